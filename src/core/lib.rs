@@ -1,0 +1,24 @@
+//! The decisions of celld as pure machines, and the LTX codec.
+//!
+//! Invariant: nothing here reads a clock, draws a random number, or does I/O. `#![no_std]` is the
+//! compiler's proof of it. Time is an argument; what is wanted comes back as effects.
+#![no_std]
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod cell;
+pub mod epoch;
+pub mod eviction;
+pub mod gate;
+pub mod lease;
+pub mod ltx;
+pub mod node;
+pub mod ownership;
+pub mod plan;
+pub mod proof;
+pub mod time;
+pub mod txid;

@@ -1,0 +1,2 @@
+//! celld.
+fn main() {}
