@@ -1,1 +1,33 @@
-//! placeholder
+//! The runtime facade: the only crate that names glommio.
+//!
+//! Everything that waits goes through here: executors, tasks, timers, sockets, the lock-free mesh
+//! between shards, blocking work, signals. Glommio's traps and their remedies live here and nowhere
+//! else: the preempt timer is 1 ms (with the default of 100 ms a busy task delays every timer and
+//! every wake-up by as much), tasks are unwind-guarded (an unguarded panic ends the executor's
+//! thread), only `SocketAddr`s reach the sockets (names would be resolved on the executor), and
+//! blocking work has a pool of its own (glommio's is one thread, and dies with a panic).
+//!
+//! Invariant: nothing here is `Send` unless it says so. A shard shares nothing.
+#![deny(missing_docs)]
+
+mod blocking;
+mod clock;
+mod executor;
+pub mod http_client;
+pub mod hyper_io;
+mod mesh;
+pub mod net;
+mod preflight;
+mod signal;
+mod task;
+mod time;
+
+pub use blocking::blocking;
+pub use clock::{mono_us, wall_ms};
+pub use executor::{Placement, StartError, block_on, spawn_thread};
+pub use futures_channel::oneshot;
+pub use mesh::{Mesh, MeshReceiver, MeshSender, mesh};
+pub use preflight::{PreflightError, preflight};
+pub use signal::{Signals, Stop};
+pub use task::{Task, spawn, spawn_joined, yield_if_needed, yield_now};
+pub use time::{TimedOut, sleep, timeout};

@@ -1,0 +1,90 @@
+//! Executors: one pinned thread for each shard, one that floats for everything else.
+
+use std::future::Future;
+use std::io;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use glommio::{LocalExecutorBuilder, PoolPlacement};
+
+/// JavaScript slices are short but not that short: at 1 ms a busy task delays timers, completions
+/// and wake-ups by 3 ms at most (measured; glommio's default of 100 ms delays them by 200 ms).
+const PREEMPT: Duration = Duration::from_millis(1);
+/// Memory that each of the three rings registers. Locked memory is scarce for ordinary users.
+const IO_MEMORY_BYTES: usize = 1 << 20;
+/// Submissions that may wait in a ring.
+const RING_DEPTH: usize = 512;
+
+/// Where an executor runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// On this core only.
+    Core(usize),
+    /// Wherever the system puts it.
+    Floating,
+}
+
+/// An executor could not start.
+#[derive(Debug)]
+pub struct StartError(pub String);
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Starts a thread with an executor of its own and runs what `make` makes there.
+///
+/// # Errors
+/// The system refuses a thread, a ring or locked memory (see [`crate::preflight`]).
+pub fn spawn_thread<F, T>(
+    name: &str,
+    placement: Placement,
+    spin: Duration,
+    make: impl FnOnce() -> F + Send + 'static,
+) -> Result<JoinHandle<Option<T>>, StartError>
+where
+    F: Future<Output = T> + 'static,
+    T: Send + 'static,
+{
+    let builder = builder(name, placement, spin);
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || match builder.make() {
+            Ok(executor) => Some(executor.run(async move { make().await })),
+            Err(error) => {
+                eprintln!("celld: cannot start an executor: {error}");
+                None
+            }
+        })
+        .map_err(|error| StartError(format!("cannot start the thread {name}: {error}")))
+}
+
+/// Runs `future` on a new executor of this thread: for tools and tests.
+///
+/// # Panics
+/// The system gives no ring; [`crate::preflight`] tells why.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    builder("main", Placement::Floating, Duration::ZERO)
+        .make()
+        .map_err(|error| io::Error::other(error.to_string()))
+        .expect("an executor starts where the pre-flight passes")
+        .run(future)
+}
+
+fn builder(name: &str, placement: Placement, spin: Duration) -> LocalExecutorBuilder {
+    let place = match placement {
+        Placement::Core(core) => glommio::Placement::Fixed(core),
+        Placement::Floating => glommio::Placement::Unbound,
+    };
+    LocalExecutorBuilder::new(place)
+        .name(name)
+        .io_memory(IO_MEMORY_BYTES)
+        .ring_depth(RING_DEPTH)
+        .preempt_timer(PREEMPT)
+        .spin_before_park(spin)
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
+}

@@ -1,0 +1,83 @@
+//! What the system must offer, checked before the first executor starts.
+//!
+//! Glommio ends the process with a panic where io_uring is forbidden, and refuses a *soft* memlock
+//! limit below 512 KiB even for root. Both deserve a sentence that tells what to do.
+
+use std::io;
+
+/// What glommio checks for.
+const MEMLOCK_MIN: u64 = 512 << 10;
+
+/// The system lacks something that celld cannot do without.
+#[derive(Debug)]
+pub struct PreflightError(String);
+
+impl std::fmt::Display for PreflightError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PreflightError {}
+
+/// Checks io_uring and the limits, and raises soft limits (memlock, open files) to the hard ones.
+///
+/// # Errors
+/// Says what is missing and how to get it.
+pub fn preflight() -> Result<(), PreflightError> {
+    raise_limit(libc::RLIMIT_NOFILE, "open files")?;
+    let memlock = raise_limit(libc::RLIMIT_MEMLOCK, "locked memory")?;
+    if memlock < MEMLOCK_MIN {
+        return Err(PreflightError(format!(
+            "the limit for locked memory is {} KiB, and io_uring needs 512 KiB: raise it with \
+             `ulimit -l 8192`, LimitMEMLOCK=8M in a systemd unit, or --ulimit memlock=8388608 in a \
+             container",
+            memlock >> 10
+        )));
+    }
+    match io_uring::IoUring::new(8) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(PreflightError(ring_advice(&error))),
+    }
+}
+
+fn ring_advice(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => "io_uring is forbidden here (EPERM): set the sysctl \
+             kernel.io_uring_disabled=0, or run the container with a seccomp profile that allows \
+             io_uring_setup, io_uring_enter and io_uring_register"
+            .to_owned(),
+        Some(libc::ENOSYS) => "this kernel has no io_uring: Linux 5.8 or later is needed, with \
+             CONFIG_IO_URING, and a container runtime that does not hide it"
+            .to_owned(),
+        Some(libc::ENOMEM) => {
+            "no memory may be locked for io_uring (ENOMEM): raise the limit with \
+             `ulimit -l 8192`, or LimitMEMLOCK=8M in a systemd unit"
+                .to_owned()
+        }
+        _ => format!("io_uring cannot be set up: {error}"),
+    }
+}
+
+/// Returns the limit that is in force afterwards.
+fn raise_limit(which: libc::__rlimit_resource_t, name: &str) -> Result<u64, PreflightError> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls read or write only the struct that they are given.
+    let ok = unsafe {
+        libc::getrlimit(which, &raw mut limit) == 0 && {
+            if limit.rlim_cur < limit.rlim_max {
+                let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+                if libc::setrlimit(which, &raw const raised) == 0 {
+                    limit = raised;
+                }
+            }
+            true
+        }
+    };
+    if ok {
+        Ok(limit.rlim_cur)
+    } else {
+        let error = io::Error::last_os_error();
+        Err(PreflightError(format!("the limit for {name} cannot be read: {error}")))
+    }
+}

@@ -1,0 +1,60 @@
+//! Tasks of one executor.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
+
+/// A task whose result somebody waits for. Dropping it cancels the task.
+pub struct Task<T>(glommio::Task<Option<T>>);
+
+impl<T> Task<T> {
+    /// Waits for the result; `None` after a panic, which has been reported.
+    pub async fn join(self) -> Option<T> {
+        self.0.await
+    }
+}
+
+/// Starts a task that nobody waits for. A panic in it is reported and ends this task only.
+pub fn spawn(future: impl Future<Output = ()> + 'static) {
+    glommio::spawn_local(async move {
+        guarded(future).await;
+    })
+    .detach();
+}
+
+/// Starts a task whose result is wanted.
+pub fn spawn_joined<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
+    Task(glommio::spawn_local(guarded(future)))
+}
+
+/// Lets other tasks run when this one has used its time slice (1 ms). Costs 7 ns otherwise.
+pub async fn yield_if_needed() {
+    glommio::yield_if_needed().await;
+}
+
+/// Lets every other ready task run once.
+pub async fn yield_now() {
+    futures_lite::future::yield_now().await;
+}
+
+async fn guarded<T>(future: impl Future<Output = T>) -> Option<T> {
+    match AssertUnwindSafe(future).catch_unwind().await {
+        Ok(value) => Some(value),
+        Err(panic) => {
+            report_panic(&panic);
+            None
+        }
+    }
+}
+
+/// One line; the panic hook has already printed where.
+pub(crate) fn report_panic(panic: &Box<dyn Any + Send>) {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    eprintln!("celld: internal error, one task ended: {text}");
+}
