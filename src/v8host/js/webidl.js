@@ -245,20 +245,31 @@ function append(list, value) {
 
 // --- Classes.
 
+const interfaces = new Set();
+const setAdd = uncurry(Set.prototype.add);
+const setHas = uncurry(Set.prototype.has);
+
+/** Whether this is the prototype of a class that was decorated. */
+const isInterface = (prototype) => setHas(interfaces, prototype);
+
 /**
  * Gives a class what Web IDL gives an interface: enumerable members on the prototype and on the
- * class itself, and `Symbol.toStringTag`. Private and symbol members stay as they are.
+ * class itself, and `Symbol.toStringTag`. Private and symbol members stay as they are. The prototype
+ * is marked as ours: `structuredClone` refuses its objects, `console` shows their attributes.
  */
 function decorate(Class, tag = Class.name) {
-  for (const target of [Class, Class.prototype]) {
-    for (const key of ownKeys(target)) {
-      if (typeof key !== 'string' || key === 'constructor' || key === 'prototype' || key === 'name' || key === 'length') {
-        continue;
-      }
-      defineProperty(target, key, { __proto__: null, enumerable: true });
+  const enumerable = { __proto__: null, enumerable: true };
+  for (const key of ownKeys(Class)) {
+    if (typeof key === 'string' && key !== 'prototype' && key !== 'name' && key !== 'length') {
+      defineProperty(Class, key, enumerable);
     }
   }
+  for (const key of ownKeys(Class.prototype)) {
+    if (typeof key === 'string' && key !== 'constructor') defineProperty(Class.prototype, key, enumerable);
+  }
   defineProperty(Class.prototype, Symbol.toStringTag, { __proto__: null, value: tag, configurable: true });
+  setAdd(interfaces, Class.prototype);
+  ops.mark_interface(Class.prototype, tag);
   return Class;
 }
 
@@ -343,6 +354,6 @@ function pairIterable(Class, tag, pairs, entry = (pair) => pair) {
 
 rt.webidl = freeze({
   append, arity, bytesOf, constants, constructor, convert, decorate, dictionary, enumeration, getter, illegalConstructor,
-  illegalInvocation, isArrayBuffer, isBufferSource, isObject, isSharedArrayBuffer, method, mismatch, pairIterable, record,
+  illegalInvocation, isArrayBuffer, isBufferSource, isInterface, isObject, isSharedArrayBuffer, method, mismatch, pairIterable, record,
   required, sequence, uncurry,
 });
