@@ -46,3 +46,30 @@ impl fmt::Display for Etag {
         f.write_str(&self.0)
     }
 }
+
+/// Tells one write of a record from every other write of it, so that a read-back knows which
+/// stands, and no two writes have equal bytes (and with them equal ETags).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nonce(String);
+
+impl Nonce {
+    /// The `n`th write made under one random `seed`.
+    pub fn numbered(seed: u128, n: u32) -> Self {
+        Self(alloc::format!("{seed:032x}.{n}"))
+    }
+    /// Checks the spelling: 1 to 64 of `A-Z a-z 0-9 . -`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-');
+        ((1..=64).contains(&text.len()) && text.bytes().all(plain)).then(|| Self(text.into()))
+    }
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

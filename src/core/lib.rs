@@ -12,6 +12,7 @@ extern crate std;
 
 pub mod cas;
 pub mod cell;
+pub mod claim;
 pub mod epoch;
 pub mod eviction;
 pub mod gate;
@@ -21,5 +22,6 @@ pub mod node;
 pub mod ownership;
 pub mod plan;
 pub mod proof;
+pub mod record;
 pub mod time;
 pub mod txid;
