@@ -170,3 +170,97 @@ impl<K: Copy + Ord> Eviction<K> {
         hibernatable.into_iter().chain(plain).min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::Effect::{Evict, SetTimer};
+    use super::*;
+
+    /// Cells are numbers; the clock is in seconds.
+    fn at(eviction: &mut Eviction<u32>, s: u64, event: Event<u32>) -> Vec<Effect<u32>> {
+        let mut effects = vec![];
+        eviction.on_event(second(s), event, &mut effects);
+        effects
+    }
+    fn second(s: u64) -> Mono {
+        Mono::from_micros(s * 1_000_000)
+    }
+    fn idle(cell: u32) -> Event<u32> {
+        Event::Idle(cell, Rest::Hibernatable)
+    }
+
+    #[test]
+    fn a_hibernatable_cell_goes_after_ten_seconds_and_any_other_after_seventy() {
+        let mut eviction = Eviction::new(Limits::default());
+        assert_eq!(at(&mut eviction, 0, Event::Idle(1, Rest::Plain)), [SetTimer(second(70))]);
+        assert_eq!(at(&mut eviction, 1, idle(2)), [SetTimer(second(11))]);
+        let effects = at(&mut eviction, 11, Event::TimerFired);
+        assert_eq!(effects, [Evict(2), SetTimer(second(70))]);
+        assert_eq!(at(&mut eviction, 12, Event::Gone(2)), []);
+        assert_eq!(at(&mut eviction, 70, Event::TimerFired), [Evict(1)]);
+        assert_eq!(eviction.resident(), 1);
+    }
+
+    #[test]
+    fn a_cell_that_works_or_waits_for_a_proof_stays_whatever_the_pressure() {
+        let mut eviction = Eviction::new(Limits { resident_max: 1, ..Limits::default() });
+        for cell in 0..5 {
+            assert_eq!(at(&mut eviction, 0, Event::Busy(cell)), []);
+        }
+        assert_eq!(at(&mut eviction, 1_000, Event::TimerFired), []);
+        assert_eq!(at(&mut eviction, 1_000, idle(3))[0], Evict(3));
+    }
+
+    #[test]
+    fn a_new_rest_counts_from_its_own_start() {
+        let mut eviction = Eviction::new(Limits::default());
+        at(&mut eviction, 0, idle(1));
+        at(&mut eviction, 5, Event::Busy(1));
+        at(&mut eviction, 8, idle(1));
+        assert_eq!(at(&mut eviction, 10, Event::TimerFired), [SetTimer(second(18))]);
+        assert_eq!(at(&mut eviction, 18, Event::TimerFired), [Evict(1)]);
+    }
+
+    #[test]
+    fn under_pressure_the_cell_that_rests_longest_goes_first() {
+        let mut eviction = Eviction::new(Limits { resident_max: 3, ..Limits::default() });
+        at(&mut eviction, 0, Event::Idle(7, Rest::Plain));
+        at(&mut eviction, 1, idle(3));
+        at(&mut eviction, 2, idle(5));
+        assert_eq!(at(&mut eviction, 3, Event::Busy(9)), [Evict(7)]);
+        // It is on its way: the next one is not told to go for it again.
+        assert_eq!(at(&mut eviction, 4, Event::Busy(9)), []);
+        assert_eq!(at(&mut eviction, 5, Event::Busy(11)), [Evict(3)]);
+    }
+
+    #[test]
+    fn a_cell_that_is_needed_before_it_left_stays() {
+        let mut eviction = Eviction::new(Limits { resident_max: 1, ..Limits::default() });
+        at(&mut eviction, 0, idle(1));
+        assert_eq!(at(&mut eviction, 1, Event::Busy(2)), [Evict(1)]);
+        assert_eq!(at(&mut eviction, 2, Event::Busy(1)), []);
+        assert_eq!(at(&mut eviction, 3, idle(2)), [Evict(2)]);
+        at(&mut eviction, 4, Event::Gone(2));
+        assert_eq!(eviction.resident(), 1);
+    }
+
+    #[test]
+    fn a_hundred_thousand_cells_come_and_go_without_a_walk() {
+        let mut eviction = Eviction::new(Limits { resident_max: 100_000, ..Limits::default() });
+        let mut effects = vec![];
+        let mut timers = 0;
+        for n in 0..400_000_u64 {
+            let cell = u32::try_from(n * 7_919 % 100_000).expect("small");
+            let now = Mono::from_micros(n * 10);
+            eviction.on_event(now, Event::Busy(cell), &mut effects);
+            eviction.on_event(now, idle(cell), &mut effects);
+            timers += effects.drain(..).filter(|e| matches!(e, SetTimer(_))).count();
+        }
+        assert_eq!((eviction.resident(), timers), (100_000, 1));
+        at(&mut eviction, 10, Event::TimerFired);
+        let gone = at(&mut eviction, 100, Event::TimerFired);
+        assert!(gone.len() > 90_000, "{}", gone.len());
+    }
+}

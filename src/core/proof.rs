@@ -251,3 +251,173 @@ impl Proof {
         effects.push(Effect::Lost(loss));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    /// The proof of a cell that was restored up to TXID 4, and a clock in milliseconds.
+    struct Case(Proof);
+
+    impl Case {
+        fn new() -> Self {
+            Self(Proof::new(t(4), Micros::from_secs(5)))
+        }
+        /// What it wants, without the timers.
+        fn at(&mut self, ms: u64, event: Event) -> Vec<Effect> {
+            let mut effects = self.all(ms, event);
+            effects.retain(|effect| !matches!(effect, Effect::SetTimer(_)));
+            effects
+        }
+        fn all(&mut self, ms: u64, event: Event) -> Vec<Effect> {
+            let mut effects = vec![];
+            self.0.on_event(mono(ms), event, &mut effects);
+            effects
+        }
+    }
+    fn mono(ms: u64) -> Mono {
+        Mono::from_micros(ms * 1_000)
+    }
+    fn t(n: u64) -> Txid {
+        Txid::new(n)
+    }
+    fn committed(n: u64) -> Event {
+        Event::Committed(t(n))
+    }
+    fn uploaded(n: u64) -> Event {
+        Event::Uploaded { max: t(n) }
+    }
+    fn ours(asked: u64) -> Event {
+        Event::OwnerRead { asked, still_ours: true }
+    }
+
+    #[test]
+    fn a_commit_is_proven_by_a_read_after_its_upload() {
+        let mut case = Case::new();
+        assert!(case.0.is_settled());
+        assert_eq!(case.at(0, committed(5)), [Effect::Upload { after: t(4) }]);
+        assert!(!case.0.is_settled());
+        assert_eq!(case.at(1, uploaded(5)), [Effect::ReadOwner { number: 1 }]);
+        assert_eq!(case.at(2, ours(1)), [Effect::Proven(t(5))]);
+        assert!(case.0.is_settled());
+    }
+
+    #[test]
+    fn commits_made_during_an_upload_become_one_segment() {
+        let mut case = Case::new();
+        case.at(0, committed(5));
+        assert_eq!(case.at(1, committed(6)), []);
+        assert_eq!(case.at(2, committed(7)), []);
+        let effects = case.at(3, uploaded(5));
+        assert_eq!(effects, [Effect::Upload { after: t(5) }, Effect::ReadOwner { number: 1 }]);
+    }
+
+    #[test]
+    fn a_read_proves_only_what_was_uploaded_before_it_began() {
+        let mut case = Case::new();
+        case.at(0, committed(5));
+        case.at(1, committed(6));
+        case.at(2, uploaded(5));
+        assert_eq!(case.at(3, uploaded(6)), [Effect::ReadOwner { number: 2 }]);
+        assert_eq!(case.at(4, ours(1)), [Effect::Proven(t(5))]);
+        assert_eq!(case.at(5, ours(2)), [Effect::Proven(t(6))]);
+    }
+
+    #[test]
+    fn an_answer_that_a_later_read_has_overtaken_says_nothing() {
+        let mut case = Case::new();
+        case.at(0, committed(5));
+        case.at(1, committed(6));
+        case.at(2, uploaded(5));
+        case.at(3, uploaded(6));
+        assert_eq!(case.at(4, ours(2)), [Effect::Proven(t(6))]);
+        assert_eq!(case.at(5, ours(1)), []);
+        assert_eq!(case.at(6, ours(9)), []);
+        assert_eq!(case.0.proven(), t(6));
+    }
+
+    #[test]
+    fn the_reads_under_way_are_bounded_and_the_next_one_covers_all_that_waited() {
+        let mut case = Case::new();
+        for n in 5..9 {
+            case.at(n, committed(n));
+        }
+        case.at(10, uploaded(5));
+        case.at(11, uploaded(6));
+        assert_eq!(case.at(12, uploaded(7)), [Effect::Upload { after: t(7) }]);
+        assert_eq!(case.at(13, uploaded(8)), []);
+        let effects = case.at(14, ours(1));
+        assert_eq!(effects, [Effect::Proven(t(5)), Effect::ReadOwner { number: 3 }]);
+        assert_eq!(case.at(15, ours(3)), [Effect::Proven(t(8))]);
+    }
+
+    #[test]
+    fn a_record_that_names_another_owner_ends_it_for_good() {
+        let mut case = Case::new();
+        case.at(0, committed(5));
+        case.at(1, uploaded(5));
+        let theirs = Event::OwnerRead { asked: 1, still_ours: false };
+        assert_eq!(case.at(2, theirs), [Effect::Lost(Loss::NotOurs)]);
+        assert_eq!(case.at(3, ours(1)), []);
+        assert_eq!(case.at(4, committed(6)), []);
+    }
+
+    #[test]
+    fn a_failed_upload_is_repeated_after_a_wait_with_all_that_came_since() {
+        let mut case = Case::new();
+        case.all(0, committed(5));
+        let effects = case.all(1, Event::UploadFailed);
+        let [Effect::SetTimer(again)] = effects[..] else { panic!("{effects:?}") };
+        assert_eq!(again, mono(21));
+        assert_eq!(case.at(10, committed(6)), []);
+        assert_eq!(case.at(21, Event::TimerFired), [Effect::Upload { after: t(4) }]);
+        assert_eq!(case.at(22, uploaded(6)), [Effect::ReadOwner { number: 1 }]);
+    }
+
+    #[test]
+    fn a_failed_read_is_repeated_and_asked_anew() {
+        let mut case = Case::new();
+        case.at(0, committed(5));
+        case.at(1, uploaded(5));
+        let effects = case.all(2, Event::ReadFailed { asked: 1 });
+        assert_eq!(effects, [Effect::SetTimer(mono(22))]);
+        assert_eq!(case.at(22, Event::TimerFired), [Effect::ReadOwner { number: 2 }]);
+        assert_eq!(case.at(23, ours(1)), []);
+        assert_eq!(case.at(24, ours(2)), [Effect::Proven(t(5))]);
+    }
+
+    #[test]
+    fn it_gives_up_when_the_patience_is_over_and_not_before() {
+        let mut case = Case::new();
+        assert!(case.all(100, committed(5)).contains(&Effect::SetTimer(mono(5_100))));
+        case.at(200, committed(6));
+        assert_eq!(case.at(5_099, Event::TimerFired), []);
+        assert_eq!(case.at(5_100, Event::TimerFired), [Effect::Lost(Loss::Late)]);
+    }
+
+    #[test]
+    fn progress_renews_the_patience() {
+        let mut case = Case::new();
+        case.at(0, committed(5));
+        case.at(1, committed(6));
+        case.at(4_000, uploaded(5));
+        assert_eq!(case.at(4_500, ours(1)), [Effect::Proven(t(5))]);
+        assert_eq!(case.at(9_499, Event::TimerFired), []);
+        assert_eq!(case.at(9_500, Event::TimerFired), [Effect::Lost(Loss::Late)]);
+    }
+
+    #[test]
+    fn a_run_of_commits_sets_one_timer() {
+        let mut case = Case::new();
+        let mut timers = 0;
+        for n in 0..1_000 {
+            for event in [committed(5 + n), uploaded(5 + n), ours(1 + n)] {
+                let effects = case.all(n, event);
+                timers += effects.iter().filter(|e| matches!(e, Effect::SetTimer(_))).count();
+            }
+        }
+        assert_eq!((timers, case.0.proven()), (1, t(1_004)));
+    }
+}
