@@ -1,0 +1,194 @@
+//! From what JavaScript throws to a [`Failure`], and back.
+//!
+//! Invariant: any value may be thrown, also one whose getters throw; each gives a failure.
+
+use v8::{Local, PinScope};
+
+use crate::convert;
+use crate::host::Failure;
+use crate::script::Script;
+use crate::state::RealmState;
+
+/// Longest message and stack that leave a realm, in bytes: a thrown string may have half a GiB.
+const TEXT_MAX: usize = 64 * 1024;
+
+/// Bits of the flags of a failure, as `answerError` passes them to JavaScript.
+pub mod flags {
+    /// `error.remote`
+    pub const REMOTE: u32 = 1;
+    /// `error.retryable`
+    pub const RETRYABLE: u32 = 2;
+    /// `error.overloaded`
+    pub const OVERLOADED: u32 = 4;
+    /// `error.durableObjectReset`
+    pub const DURABLE_OBJECT_RESET: u32 = 8;
+}
+
+impl Failure {
+    /// A failure of the engine itself, without a stack.
+    pub fn new(name: &str, message: impl Into<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            message: message.into(),
+            stack: String::new(),
+            remote: false,
+            retryable: false,
+            overloaded: false,
+            durable_object_reset: false,
+        }
+    }
+
+    /// The marks as bits: see [`flags`].
+    pub fn flags(&self) -> u32 {
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        bit(self.remote, flags::REMOTE)
+            | bit(self.retryable, flags::RETRYABLE)
+            | bit(self.overloaded, flags::OVERLOADED)
+            | bit(self.durable_object_reset, flags::DURABLE_OBJECT_RESET)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}: {}", self.name, self.message)?;
+        if self.stack.is_empty() { Ok(()) } else { write!(out, "\n{}", self.stack) }
+    }
+}
+
+/// What a thrown value says. Runs getters of the value, so JavaScript may run.
+pub fn failure(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
+    v8::tc_scope!(let scope, scope);
+    let failure = describe(scope, thrown);
+    scope.reset();
+    failure
+}
+
+fn describe(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
+    let Some(object) = error_like(scope, thrown) else {
+        // workerd reports what is no error as its text.
+        let message = text(scope, thrown).unwrap_or_default();
+        return Failure::new("Error", message);
+    };
+    let name = property(scope, object, "name").unwrap_or_else(|| "Error".to_owned());
+    let message = property(scope, object, "message").unwrap_or_default();
+    let stack = property(scope, object, "stack").unwrap_or_default();
+    let state = RealmState::get(scope);
+    Failure {
+        stack: mapped_stack(&state.script, &frames_only(&stack)),
+        name,
+        message,
+        remote: flag(scope, object, "remote"),
+        retryable: flag(scope, object, "retryable"),
+        overloaded: flag(scope, object, "overloaded"),
+        durable_object_reset: flag(scope, object, "durableObjectReset"),
+    }
+}
+
+/// As [`failure`], for an exception while modules are loaded: a syntax error has no stack, but a
+/// place.
+pub(crate) fn load_failure(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
+    let place = place_of(scope, thrown);
+    let mut failure = failure(scope, thrown);
+    if failure.stack.is_empty()
+        && let Some(place) = place
+    {
+        let state = RealmState::get(scope);
+        failure.stack = mapped_stack(&state.script, &format!("    at {place}"));
+    }
+    failure
+}
+
+/// `file:line:column` of the message that V8 made for an exception.
+fn place_of(scope: &mut PinScope, thrown: Local<v8::Value>) -> Option<String> {
+    let message = v8::Exception::create_message(scope, thrown);
+    let file = message.get_script_resource_name(scope)?;
+    if file.is_undefined() {
+        return None;
+    }
+    let file = convert::to_string(scope, file)?;
+    let line = message.get_line_number(scope)?;
+    Some(format!("{file}:{line}:{}", message.get_start_column() + 1))
+}
+
+/// An `Error`, or an object that looks like one (`DOMException` is no native error).
+fn error_like<'t>(scope: &mut PinScope, thrown: Local<'t, v8::Value>) -> Option<Local<'t, v8::Object>> {
+    let object = Local::<v8::Object>::try_from(thrown).ok()?;
+    if thrown.is_native_error() {
+        return Some(object);
+    }
+    let key = convert::intern(scope, "message");
+    let message = object.get(scope, key.into())?;
+    message.is_string().then_some(object)
+}
+
+fn property(scope: &mut PinScope, object: Local<v8::Object>, name: &str) -> Option<String> {
+    let key = convert::intern(scope, name);
+    let value = object.get(scope, key.into())?;
+    if value.is_undefined() { None } else { text(scope, value) }
+}
+
+fn flag(scope: &mut PinScope, object: Local<v8::Object>, name: &str) -> bool {
+    let key = convert::intern(scope, name);
+    object.get(scope, key.into()).is_some_and(|value| value.is_true())
+}
+
+fn text(scope: &mut PinScope, value: Local<v8::Value>) -> Option<String> {
+    // `String(symbol)` works where `symbol.toString` by V8's conversion throws.
+    let mut text = match Local::<v8::Symbol>::try_from(value) {
+        Ok(symbol) => {
+            let description = symbol.description(scope);
+            format!("Symbol({})", convert::to_string(scope, description).unwrap_or_default())
+        }
+        Err(_) => convert::to_string(scope, value)?,
+    };
+    truncate(&mut text);
+    Some(text)
+}
+
+fn truncate(text: &mut String) {
+    if text.len() > TEXT_MAX {
+        let end = text.floor_char_boundary(TEXT_MAX);
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
+/// The lines `    at …` of a stack, without those of the runtime itself.
+fn frames_only(stack: &str) -> String {
+    let frames: Vec<&str> = stack
+        .lines()
+        .filter(|line| line.trim_start().starts_with("at ") && !line.contains(crate::snapshot::RUNTIME_PREFIX))
+        .collect();
+    frames.join("\n")
+}
+
+/// The stack with every position that a source map of the script covers turned back.
+pub(crate) fn mapped_stack(script: &Script, stack: &str) -> String {
+    if !script.has_source_maps() {
+        return stack.to_owned();
+    }
+    let lines: Vec<String> = stack.lines().map(|line| mapped_line(script, line)).collect();
+    lines.join("\n")
+}
+
+/// `    at name (file:line:column)` or `    at file:line:column`.
+fn mapped_line(script: &Script, line: &str) -> String {
+    let (head, location, tail) = match line.rfind('(') {
+        Some(open) if line.ends_with(')') => (&line[..=open], &line[open + 1..line.len() - 1], ")"),
+        _ => match line.find("at ") {
+            Some(at) => (&line[..at + 3], &line[at + 3..], ""),
+            None => return line.to_owned(),
+        },
+    };
+    let mapped = split_position(location).and_then(|(file, row, column)| script.original_position(file, row, column));
+    match mapped {
+        Some((file, row, column)) => format!("{head}{file}:{row}:{column}{tail}"),
+        None => line.to_owned(),
+    }
+}
+
+fn split_position(location: &str) -> Option<(&str, u32, u32)> {
+    let (rest, column) = location.rsplit_once(':')?;
+    let (file, row) = rest.rsplit_once(':')?;
+    Some((file, row.parse().ok()?, column.parse().ok()?))
+}

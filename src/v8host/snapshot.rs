@@ -1,0 +1,110 @@
+//! The start-up snapshot: V8's heap after our own JavaScript has run, from which every realm starts.
+//!
+//! Invariant: made once for each process, before the first realm; what it refers to outside of the
+//! heap are the addresses of [`ops`](crate::ops), which do not change while the process lives.
+
+use std::sync::OnceLock;
+
+use v8::{ExternalReference, Local, PinScope};
+
+use crate::{convert, ops};
+
+/// Our JavaScript, in the order in which it runs: each file is the body of a strict
+/// `function (rt, ops, primordials)`.
+const FILES: &[(&str, &str)] = &[
+    ("primordials.js", include_str!("js/primordials.js")),
+    ("engine.js", include_str!("js/engine.js")),
+];
+
+/// Script names of our own code begin with this, so that stacks can leave it out.
+pub(crate) const RUNTIME_PREFIX: &str = "celld:";
+
+/// Index of the object `rt` in the context's data.
+pub(crate) const RT: usize = 0;
+
+/// V8 flags of the process.
+/// - `wasm-max-mem-pages`: 128 MB, as all memory of an isolate on Workers.
+const FLAGS: &str = "--wasm-max-mem-pages=2048";
+
+/// Starts V8 and makes the snapshot, once.
+///
+/// # Panics
+/// When our own JavaScript does not run: a bug of ours that any start shows.
+pub fn startup() -> &'static [u8] {
+    static BLOB: OnceLock<Box<[u8]>> = OnceLock::new();
+    BLOB.get_or_init(|| {
+        v8::V8::set_flags_from_string(FLAGS);
+        // Unprotected: isolates live on threads that are not children of this one. Two threads:
+        // concurrent garbage collection and compilation, whatever the number of shards.
+        let platform = v8::new_unprotected_default_platform(2, false).make_shared();
+        v8::V8::initialize_platform(platform);
+        v8::V8::initialize();
+        make().unwrap_or_else(|error| panic!("{error}")).into()
+    })
+}
+
+/// The addresses the snapshot refers to, with the end mark that V8 wants.
+pub(crate) fn references() -> &'static [ExternalReference] {
+    static REFERENCES: OnceLock<References> = OnceLock::new();
+    &REFERENCES.get_or_init(|| References(ops::external_references())).0
+}
+
+struct References(Vec<ExternalReference>);
+
+// SAFETY: addresses of functions, which every thread may read.
+unsafe impl Send for References {}
+// SAFETY: as above.
+unsafe impl Sync for References {}
+
+fn make() -> Result<Vec<u8>, String> {
+    let mut isolate = v8::Isolate::snapshot_creator(Some(references().into()), None);
+    let ran = {
+        v8::scope!(let scope, &mut isolate);
+        let context = v8::Context::new(scope, v8::ContextOptions::default());
+        let scope = &mut v8::ContextScope::new(scope, context);
+        let rt = run_files(scope);
+        scope.set_default_context(context);
+        rt.map(|rt| scope.add_context_data(context, rt))
+    };
+    // Also after an error: V8 wants each such isolate to end so.
+    let blob = isolate.create_blob(v8::FunctionCodeHandling::Keep);
+    assert_eq!(ran?, RT, "the runtime's object is the first of the context's data");
+    blob.map(|blob| blob.to_vec()).ok_or_else(|| "V8 has made no snapshot".to_owned())
+}
+
+fn run_files<'s>(scope: &mut PinScope<'s, '_>) -> Result<Local<'s, v8::Object>, String> {
+    let rt = v8::Object::new(scope);
+    let natives = v8::Object::new(scope);
+    let primordials = v8::Object::new(scope);
+    ops::install(scope, natives).ok_or("native functions are not installed")?;
+    for (name, source) in FILES {
+        v8::tc_scope!(let scope, scope);
+        if run_file(scope, name, source, &[rt.into(), natives.into(), primordials.into()]).is_none() {
+            let error = scope.exception().and_then(|error| convert::to_string(scope, error)).unwrap_or_default();
+            let line = scope.message().and_then(|message| message.get_line_number(scope)).unwrap_or_default();
+            return Err(format!("{RUNTIME_PREFIX}{name}:{line}: {error}"));
+        }
+    }
+    Ok(rt)
+}
+
+fn run_file(scope: &mut PinScope, name: &str, source: &str, arguments: &[Local<v8::Value>; 3]) -> Option<()> {
+    let resource = convert::string(scope, &format!("{RUNTIME_PREFIX}{name}"));
+    let origin =
+        v8::ScriptOrigin::new(scope, resource.into(), 0, 0, false, -1, None, false, false, false, None);
+    // On the first line, so that line numbers stay those of the file.
+    let source = convert::string(scope, &format!("'use strict';{source}"));
+    let mut source = v8::script_compiler::Source::new(source, Some(&origin));
+    let names = ["rt", "ops", "primordials"].map(|name| convert::intern(scope, name));
+    let function = v8::script_compiler::compile_function(
+        scope,
+        &mut source,
+        &names,
+        &[],
+        v8::script_compiler::CompileOptions::NoCompileOptions,
+        v8::script_compiler::NoCacheReason::NoReason,
+    )?;
+    let receiver = v8::undefined(scope);
+    function.call(scope, receiver.into(), arguments)?;
+    Some(())
+}
