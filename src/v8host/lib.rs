@@ -23,6 +23,10 @@ pub mod storage;
 mod turn;
 mod watchdog;
 
+pub use host::{
+    Answer, Body, CallId, CellSlot, EventId, Failure, HostCall, Input, LogLevel, OpenCell, Origin,
+    Redirect, Request, Response, SectionId, StreamId, Target, Termination, TimerId, Turn,
+};
 pub use limits::Limits;
 pub use realm::{LoadError, Realm, Usage};
 pub use script::{DurableObjectBinding, Module, ModuleKind, Script};
