@@ -440,7 +440,7 @@ class ReadableStream {
     const mode = options === undefined || options === null ? undefined : options.mode;
     const stream = this.#s;
     if (mode === undefined) return new ReadableStreamDefaultReader(INTERNAL, new Reader(stream, false));
-    if (`${mode}` !== 'byob') throw new TypeError(`'${mode}' is not a mode of getReader(): use "byob" or leave it out.`);
+    if (`${mode}` !== 'byob') throw new TypeError('mode must be undefined or \'byob\' in call to getReader().');
     return rt.streams.byobReader(stream);
   }
 
@@ -496,7 +496,7 @@ function setUp(stream, source, mark, size) {
   let controller;
   if (type === undefined) controller = new DefaultController(stream, mark < 0 ? 1 : mark, size);
   else if (`${type}` === 'bytes') controller = rt.streams.byteController(stream, mark, size, autoAllocate);
-  else throw new TypeError(`'${type}' is not a type of an underlying source: use "bytes" or leave it out.`);
+  else throw new TypeError(`"${type}" is not a valid type of ReadableStream.`);
   adopt(controller, source, pull, cancel);
   begin(controller, start === undefined ? undefined : apply(start, source, [controllerObject(controller)]));
 }

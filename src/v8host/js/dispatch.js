@@ -1,0 +1,217 @@
+//! From the host to the handlers of a script: one event from its delivery to its end.
+//!
+//! Invariant: each event gets one `respond` or `respond_error`, and then one `done`, once its
+//! handler, its `waitUntil`s and the stream of its response are through (`pending` is 0).
+//! A handler that returns a Response at once costs no promise.
+//! Publishes `rt.dispatch`. Durable Objects take part with `rt.dispatch.cellFetch`.
+
+const { decorate, illegalConstructor, illegalInvocation, isObject, method, required } = rt.webidl;
+const { resolvedWith, then } = rt.promises;
+const { INTERNAL, SafeMap, body: B, request: R, response: P } = rt;
+const { Error, Reflect, TypeError } = globalThis;
+const { apply } = Reflect;
+const { respond, respond_error: respondError, done } = ops;
+
+/** An event under way. */
+class EventState {
+  constructor(id, cell) {
+    this.id = id;
+    this.cell = cell;
+    this.pending = 1;
+    this.passThrough = false;
+  }
+}
+
+/** One part of an event is through. */
+function release(event) {
+  if (--event.pending > 0) return;
+  if (signalCount > 0 && signals.delete(event.id)) signalCount--;
+  done(event.id);
+}
+
+/** Keeps an event alive until a promise settles; a rejection is reported. */
+function hold(event, promise) {
+  event.pending++;
+  then(resolvedWith(promise), () => release(event), (error) => {
+    ops.uncaught(error);
+    release(event);
+  });
+}
+
+// --- Signals of requests.
+
+/** Event -> the signal of its request, if a script has asked for it. */
+const signals = new SafeMap();
+let signalCount = 0;
+
+/** The signal of a request that came with `event`, or one that never fires. */
+function signalOf(event) {
+  if (event === undefined) return rt.abort.create();
+  let signal = signals.get(event);
+  if (signal === undefined) {
+    signal = rt.abort.create();
+    signals.set(event, signal);
+    signalCount++;
+  }
+  return signal;
+}
+
+rt.entry.disconnected = (id) => {
+  const signal = signals.get(id);
+  if (signal === undefined) return;
+  rt.abort.signal(signal, rt.domException('The client has disconnected.', 'AbortError'));
+};
+
+// --- `ctx`.
+
+class ExecutionContext {
+  #event;
+  #props = undefined;
+
+  constructor(key, event) {
+    if (key !== INTERNAL) illegalConstructor();
+    this.#event = event;
+  }
+
+  waitUntil(promise) {
+    if (!isObject(this) || !(#event in this)) illegalInvocation();
+    required(arguments.length, method('ExecutionContext', 'waitUntil'), 'Promise');
+    hold(this.#event, promise);
+  }
+
+  passThroughOnException() {
+    if (!isObject(this) || !(#event in this)) illegalInvocation();
+    this.#event.passThrough = true;
+  }
+
+  get props() {
+    if (!isObject(this) || !(#event in this)) illegalInvocation();
+    if (this.#props === undefined) this.#props = {};
+    return this.#props;
+  }
+}
+decorate(ExecutionContext);
+
+// --- Answers.
+
+function fail(event, error) {
+  respondError(event.id, event.cell, error);
+  release(event);
+}
+
+/** Sends what a handler returned. */
+function answer(event, response) {
+  if (!P.isResponse(response)) {
+    fail(event, new TypeError('Incorrect type for Promise: the Promise did not resolve to \'Response\'.'));
+    return;
+  }
+  let flows = false;
+  try {
+    if (P.isError(response)) throw new TypeError('Response.error() cannot be sent to a client.');
+    flows = B.send(response, () => release(event));
+    if (flows) event.pending++;
+    respond(event.id, event.cell, P.status(response), P.statusText(response), B.listOrNone(response), B.kind(response),
+      B.value(response), B.length(response));
+  } catch (error) {
+    if (flows) rt.entry.cancel(B.value(response), 'The response could not be sent.');
+    fail(event, error);
+    return;
+  }
+  release(event);
+}
+
+// --- Handlers.
+
+/** Calls a handler of the default export: a plain object, or a class made for each event. */
+function callHandler(name, event, argument) {
+  const main = rt.exports.default;
+  const context = new ExecutionContext(INTERNAL, event);
+  if (typeof main === 'function') {
+    const instance = new main(context, rt.env);
+    const handler = instance[name];
+    if (typeof handler !== 'function') missing(name);
+    return apply(handler, instance, [argument]);
+  }
+  const handler = isObject(main) ? main[name] : undefined;
+  if (typeof handler !== 'function') missing(name);
+  return apply(handler, main, [argument, rt.env, context]);
+}
+
+function missing(name) {
+  throw new Error(`Handler does not export a ${name}() function.`);
+}
+
+rt.entry.fetch = (id, cell, verb, url, list, kind, value, length) => {
+  const event = new EventState(id, cell);
+  rt.setFrame(rt.newFrame(id, cell, undefined, undefined));
+  let result;
+  try {
+    const request = R.make(verb, url, list, kind, value, length, id);
+    result = cell === undefined ? callHandler('fetch', event, request) : rt.dispatch.cellFetch(cell, request, event);
+  } catch (error) {
+    fail(event, error);
+    return;
+  }
+  if (P.isResponse(result)) answer(event, result);
+  else then(resolvedWith(result), (response) => answer(event, response), (error) => fail(event, error));
+};
+
+class ScheduledController {
+  #time;
+  #cron;
+
+  constructor(key, time, cron) {
+    if (key !== INTERNAL) illegalConstructor();
+    this.#time = time;
+    this.#cron = cron;
+  }
+
+  get scheduledTime() {
+    return this.#time;
+  }
+
+  get cron() {
+    return this.#cron;
+  }
+
+  get type() {
+    return 'scheduled';
+  }
+
+  /** Failed runs are not repeated here; the call is accepted, as programs make it. */
+  noRetry() {
+    this.#time; // The brand: throws on a foreign `this`.
+  }
+}
+decorate(ScheduledController);
+
+rt.entry.scheduled = (id, cron, time) => {
+  const event = new EventState(id, undefined);
+  rt.setFrame(rt.newFrame(id, undefined, undefined, undefined));
+  let result;
+  try {
+    result = callHandler('scheduled', event, new ScheduledController(INTERNAL, time, cron));
+  } catch (error) {
+    fail(event, error);
+    return;
+  }
+  then(resolvedWith(result), () => {
+    respond(event.id, undefined, 200, '', undefined, B.NONE, undefined, 0);
+    release(event);
+  }, (error) => fail(event, error));
+};
+
+rt.expose('ExecutionContext', ExecutionContext);
+rt.expose('ScheduledController', ScheduledController);
+rt.dispatch = {
+  EventState,
+  ExecutionContext,
+  fail,
+  hold,
+  release,
+  signalOf,
+  /** Runs `fetch` of a cell's instance; set by the file for Durable Objects. */
+  cellFetch: () => {
+    throw new Error('Durable Objects are not set up in this realm.');
+  },
+};

@@ -1,0 +1,187 @@
+//! The global `fetch`, and the calls to the host that wait for an answer.
+//!
+//! Publishes `rt.calls` (for whatever asks the host and waits), `rt.send` (a request to the host by
+//! any native function: the network, a cell) and `rt.failureError` (a failure of the host as an
+//! error of JavaScript).
+//! Source: Fetch Standard, section 5.6; messages are workerd's.
+
+const { uncurry } = rt.webidl;
+const { Deferred, rejectedWith } = rt.promises;
+const { SafeMap, body: B, request: R } = rt;
+const {
+  AggregateError, Error, EvalError, Object, RangeError, ReferenceError, String, SyntaxError, TypeError, URIError,
+} = globalThis;
+const { defineProperty } = Object;
+const startsWith = uncurry(String.prototype.startsWith);
+const indexOf = uncurry(String.prototype.indexOf);
+const slice = uncurry(String.prototype.slice);
+
+const ERRORS = {
+  __proto__: null, AggregateError: Error, Error, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError,
+};
+/** Names of DOMExceptions that cross from the host or from another cell. */
+const EXCEPTIONS = {
+  __proto__: null, AbortError: 1, TimeoutError: 1, DataCloneError: 1, NetworkError: 1, NotSupportedError: 1, InvalidStateError: 1,
+  OperationError: 1, QuotaExceededError: 1, SyntaxError: 0, InvalidAccessError: 1, InvalidCharacterError: 1, NotFoundError: 1,
+};
+
+/** An error of JavaScript for a failure of the host; `flags` as `Failure::flags`. */
+function failureError(name, message, stack, flags) {
+  const error = EXCEPTIONS[name] === 1 ? rt.domException(message, name) : new (ERRORS[name] ?? Error)(message);
+  if (ERRORS[name] === undefined && EXCEPTIONS[name] !== 1 && name !== '') put(error, 'name', name);
+  if (stack !== '') put(error, 'stack', `${name}: ${message}\n${stack}`);
+  if (flags & rt.REMOTE) put(error, 'remote', true);
+  if (flags & rt.RETRYABLE) put(error, 'retryable', true);
+  if (flags & rt.OVERLOADED) put(error, 'overloaded', true);
+  if (flags & rt.DURABLE_OBJECT_RESET) put(error, 'durableObjectReset', true);
+  return error;
+}
+
+function put(error, name, value) {
+  const enumerable = name !== 'stack' && name !== 'name';
+  defineProperty(error, name, { __proto__: null, value, writable: true, enumerable, configurable: true });
+}
+
+// --- Calls that wait.
+
+/** Number of a call -> an object with `response(…)`, `done()` and `error(reason)`. */
+const waiting = new SafeMap();
+
+rt.entry.answerResponse = (id, status, statusText, list, kind, value, length, url, redirected) => {
+  const call = waiting.get(id);
+  if (call === undefined) {
+    // Given up meanwhile: the body will not be read.
+    if (kind === B.HOST) ops.stream_cancel(value);
+    return;
+  }
+  waiting.delete(id);
+  if (call.frame !== undefined) rt.setFrame(call.frame);
+  call.response(rt.response.make(status, statusText, list, kind, value, length, url, redirected));
+};
+rt.entry.answerDone = (id) => {
+  const call = waiting.get(id);
+  if (call === undefined) return;
+  waiting.delete(id);
+  if (call.frame !== undefined) rt.setFrame(call.frame);
+  call.done();
+};
+rt.entry.answerError = (id, name, message, stack, flags) => {
+  const call = waiting.get(id);
+  if (call === undefined) return;
+  waiting.delete(id);
+  if (call.frame !== undefined) rt.setFrame(call.frame);
+  call.error(failureError(name, message, stack, flags));
+};
+
+/** A call whose good end is `undefined`, as a promise. */
+class Done extends Deferred {
+  constructor() {
+    super();
+    this.frame = rt.frame();
+  }
+
+  done() {
+    this.resolve(undefined);
+  }
+
+  error(reason) {
+    this.reject(reason);
+  }
+}
+
+/** A request under way. */
+class Call extends Deferred {
+  constructor(id, signal) {
+    super();
+    this.id = id;
+    this.frame = rt.frame();
+    this.signal = signal;
+    this.answer = null;
+    this.onAbort = null;
+    waiting.set(id, this);
+    if (signal === null) return;
+    this.onAbort = () => this.aborted();
+    rt.abort.addAlgorithm(signal, this.onAbort);
+  }
+
+  aborted() {
+    const reason = rt.abort.reason(this.signal);
+    if (this.answer !== null) {
+      B.abort(this.answer, reason);
+      return;
+    }
+    waiting.delete(this.id);
+    ops.abandon(this.id);
+    this.reject(reason);
+  }
+
+  response(response) {
+    if (this.signal !== null) {
+      // The signal still ends the body, as long as it flows.
+      if (B.kind(response) === B.HOST) this.answer = response;
+      else rt.abort.removeAlgorithm(this.signal, this.onAbort);
+    }
+    this.resolve(response);
+  }
+
+  error(reason) {
+    if (this.signal !== null) rt.abort.removeAlgorithm(this.signal, this.onAbort);
+    this.reject(reason);
+  }
+}
+
+// --- Requests.
+
+/** Requests go out without the fragment. */
+function withoutFragment(url) {
+  const at = indexOf(url, '#');
+  return at < 0 ? url : slice(url, 0, at);
+}
+
+/**
+ * Sends a request. `call(method, url, headers, kind, value, length, redirect)` is the native
+ * function, which returns the number of the call. Returns a promise of a Response. Throws what the
+ * arguments deserve.
+ */
+function send(input, init, call) {
+  const request = init === undefined && R.isRequest(input) ? input : new R.Request(input, init);
+  const signal = R.signal(request);
+  if (signal !== null && rt.abort.aborted(signal)) return rejectedWith(rt.abort.reason(signal));
+  B.send(request, null);
+  const id = call(R.method(request), withoutFragment(R.url(request)), B.listOrNone(request), B.kind(request), B.value(request),
+    B.length(request), R.redirect(request));
+  return new Call(id, signal).promise;
+}
+
+function network(method, url, list, kind, value, length, redirect) {
+  if (!startsWith(url, 'http://') && !startsWith(url, 'https://')) throw new TypeError(`Fetch API cannot load: ${url}`);
+  return ops.fetch(method, url, list, kind, value, length, redirect);
+}
+
+function fetch(input, init = undefined) {
+  try {
+    if (arguments.length === 0) {
+      throw new TypeError('Failed to execute \'fetch\' on \'ServiceWorkerGlobalScope\': parameter 1 is not of type \'Request or string\'.');
+    }
+    if (typeof input === 'string' && init === undefined) {
+      const url = withoutFragment(R.urlOf(input));
+      return new Call(network('GET', url, undefined, B.NONE, undefined, -1, 0), null).promise;
+    }
+    return send(input, init, network);
+  } catch (error) {
+    return rejectedWith(error);
+  }
+}
+
+rt.webidl.arity(fetch, 1);
+rt.expose('fetch', fetch);
+rt.failureError = failureError;
+rt.send = send;
+rt.calls = {
+  /** A promise of `undefined` for a call that ends in `Answer::Done`. */
+  wait: (id) => {
+    const call = new Done();
+    waiting.set(id, call);
+    return call.promise;
+  },
+};

@@ -1,0 +1,241 @@
+//! `Response`.
+//!
+//! Publishes `rt.response`. Source: Fetch Standard, section 5.5; messages are workerd's.
+
+const { arity, convert, decorate, illegalInvocation, isObject } = rt.webidl;
+const { INTERNAL, Body, body: B } = rt;
+const { listAppend, listCopy, listFrom, listHas, isHeaders, listOf } = rt.headers;
+const { JSON, RangeError, String, TypeError } = globalThis;
+const { stringify } = JSON;
+const charCodeAt = rt.webidl.uncurry(String.prototype.charCodeAt);
+
+const TEXT_TYPE = 'text/plain;charset=UTF-8';
+
+const isNullBody = (status) => status === 101 || status === 204 || status === 205 || status === 304;
+const isRedirect = (status) => status === 301 || status === 302 || status === 303 || status === 307 || status === 308;
+
+function statusTextOf(value) {
+  const text = `${value}`;
+  for (let i = 0; i < text.length; i++) {
+    const code = charCodeAt(text, i);
+    if ((code < 32 && code !== 9) || code === 127 || code > 255) throw new TypeError('Invalid statusText');
+  }
+  return text;
+}
+
+/** `true` for `encodeBody: 'manual'`. */
+function encodingOf(value) {
+  if (value === 'manual') return true;
+  if (value === 'automatic') return false;
+  throw new TypeError(`encodeBody: unexpected value: ${value}`);
+}
+
+let isResponse;
+let parts;
+
+class Response extends Body {
+  #status;
+  #statusText;
+  #url;
+  #redirected;
+  #cf;
+  #manual;
+  #error;
+
+  /** Scripts give `body` and `init`. Ours: INTERNAL, status, text, list, kind, value, length, url, redirected. */
+  constructor(body = null, init = undefined, statusText = '', list = undefined, kind = 0, value = undefined, length = -1, url = '',
+    redirected = false) {
+    if (body === INTERNAL) {
+      super(INTERNAL, kind, value, length, list, true);
+      this.#status = init;
+      this.#statusText = statusText;
+      this.#url = url;
+      this.#redirected = redirected;
+      this.#cf = undefined;
+      this.#manual = false;
+      this.#error = false;
+      return;
+    }
+    let status = 200;
+    let text = '';
+    let headers;
+    let cf;
+    let manual = false;
+    if (init !== undefined && init !== null) {
+      if (!isObject(init)) throw new TypeError('Failed to construct \'Response\': constructor parameter 2 is not of type \'InitializerDict or Response\'.');
+      if (isResponse(init)) {
+        status = init.#status;
+        text = init.#statusText;
+        headers = listCopy(B.list(init));
+        cf = init.#cf;
+        manual = init.#manual;
+      } else {
+        const given = init.headers;
+        const { status: code, statusText: phrase, cf: properties, encodeBody, webSocket } = init;
+        if (code !== undefined) status = checkStatus(convert.long(code));
+        if (phrase !== undefined) text = statusTextOf(phrase);
+        if (given !== undefined) headers = isHeaders(given) ? listCopy(listOf(given)) : listFrom(given);
+        cf = properties;
+        if (encodeBody !== undefined) manual = encodingOf(encodeBody);
+        if (webSocket !== undefined && webSocket !== null) {
+          throw new TypeError('Incorrect type for the \'webSocket\' field on \'InitializerDict\': the provided value is not of type \'WebSocket\'.');
+        }
+      }
+    }
+    if (typeof body === 'string') {
+      if (isNullBody(status)) {
+        checkNullBody(body === '');
+        super(INTERNAL, 0, undefined, -1, headers, false);
+      } else {
+        if (headers === undefined) headers = ['content-type', TEXT_TYPE];
+        else if (!listHas(headers, 'content-type')) listAppend(headers, 'content-type', TEXT_TYPE);
+        super(INTERNAL, 3, body, -1, headers, false);
+      }
+    } else if (body === null || body === undefined) super(INTERNAL, 0, undefined, -1, headers, false);
+    else {
+      const content = B.extract(body);
+      if (isNullBody(status)) checkNullBody(content.kind === 1 && content.value.length === 0);
+      const { type } = content;
+      if (type !== null) {
+        if (headers === undefined) headers = ['content-type', type];
+        else if (!listHas(headers, 'content-type')) listAppend(headers, 'content-type', type);
+      }
+      super(INTERNAL, isNullBody(status) ? 0 : content.kind, content.value, -1, headers, false);
+    }
+    this.#status = status;
+    this.#statusText = text;
+    this.#url = '';
+    this.#redirected = false;
+    this.#cf = cf;
+    this.#manual = manual;
+    this.#error = false;
+  }
+
+  static {
+    isResponse = (value) => isObject(value) && #status in value;
+    parts = {
+      status: (response) => response.#status,
+      statusText: (response) => response.#statusText,
+      isError: (response) => response.#error,
+      url: (response) => response.#url,
+      redirected: (response) => response.#redirected,
+    };
+  }
+
+  static error() {
+    const response = new Response(INTERNAL, 0);
+    response.#error = true;
+    return response;
+  }
+
+  static redirect(url, status = 302) {
+    if (arguments.length === 0) throw new TypeError('Failed to execute \'redirect\' on \'Response\': parameter 1 is not of type \'string\'.');
+    let location;
+    try {
+      location = rt.url.normalize(`${url}`);
+    } catch {
+      throw new TypeError(`Unable to parse URL: ${url}`);
+    }
+    const code = convert.long(status);
+    if (!isRedirect(code)) throw new RangeError(`${code} is not a redirect status code. It must be one of: 301, 302, 303, 307, or 308.`);
+    return new Response(INTERNAL, code, '', ['location', location]);
+  }
+
+  static json(data, init = undefined) {
+    const text = stringify(data);
+    if (text === undefined) throw new TypeError('Failed to execute \'json\' on \'Response\': parameter 1 has no JSON text.');
+    if (init === undefined) {
+      const response = new Response(null);
+      B.fill(response, 3, text, ['content-type', 'application/json']);
+      return response;
+    }
+    const response = new Response(null, init);
+    if (isNullBody(response.#status)) checkNullBody(false);
+    const list = B.list(response);
+    if (!listHas(list, 'content-type')) listAppend(list, 'content-type', 'application/json');
+    B.fill(response, 3, text, list);
+    return response;
+  }
+
+  clone() {
+    if (!isResponse(this)) illegalInvocation();
+    const copy = B.clone(this);
+    const response = new Response(INTERNAL, this.#status, this.#statusText, listCopy(B.list(this)), copy.kind, copy.value,
+      copy.length, this.#url, this.#redirected);
+    B.share(response);
+    B.unlockHeaders(response);
+    response.#cf = this.#cf;
+    response.#manual = this.#manual;
+    response.#error = this.#error;
+    return response;
+  }
+
+  get status() {
+    if (!isResponse(this)) illegalInvocation();
+    return this.#status;
+  }
+
+  get statusText() {
+    if (!isResponse(this)) illegalInvocation();
+    return this.#statusText;
+  }
+
+  get headers() {
+    if (!isResponse(this)) illegalInvocation();
+    return B.headers(this);
+  }
+
+  get ok() {
+    if (!isResponse(this)) illegalInvocation();
+    return this.#status >= 200 && this.#status < 300;
+  }
+
+  get redirected() {
+    if (!isResponse(this)) illegalInvocation();
+    return this.#redirected;
+  }
+
+  get url() {
+    if (!isResponse(this)) illegalInvocation();
+    return this.#url;
+  }
+
+  get webSocket() {
+    if (!isResponse(this)) illegalInvocation();
+    return null;
+  }
+
+  get cf() {
+    if (!isResponse(this)) illegalInvocation();
+    return this.#cf;
+  }
+
+  get type() {
+    if (!isResponse(this)) illegalInvocation();
+    return this.#error ? 'error' : 'default';
+  }
+}
+arity(Response, 0);
+decorate(Response);
+
+function checkStatus(status) {
+  if (status < 200 || status > 599) {
+    throw new RangeError('Responses may only be constructed with status codes in the range 200 to 599, inclusive.');
+  }
+  return status;
+}
+
+/** A body with a status that has none: only an empty one is let through, as on Cloudflare. */
+function checkNullBody(empty) {
+  if (!empty) throw new TypeError('Response with null body status (101, 204, 205, or 304) cannot have a body.');
+}
+
+rt.expose('Response', Response);
+rt.response = {
+  isResponse,
+  ...parts,
+  /** A response that the host delivers. Its headers cannot be changed. */
+  make: (status, statusText, list, kind, value, length, url, redirected) =>
+    new Response(INTERNAL, status, statusText, list, kind, value, length, url, redirected),
+  Response,
+};
