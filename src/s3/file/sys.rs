@@ -121,11 +121,10 @@ impl Journal {
         if unsafe { libc::fstatfs(directory.as_raw_fd(), &raw mut fs) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        #[expect(clippy::unnecessary_cast, reason = "the type differs between C libraries")]
-        let ordered = match fs.f_type as i64 {
-            0x5846_5342 => true,
+        let ordered = match fs.f_type {
+            libc::XFS_SUPER_MAGIC => true,
             // ext2 and ext4 without a journal have the same number.
-            0xef53 => ext4_has_journal(directory.metadata()?.dev()),
+            libc::EXT4_SUPER_MAGIC => ext4_has_journal(directory.metadata()?.dev()),
             _ => false,
         };
         Ok(if ordered { Self::Ordered } else { Self::None })
