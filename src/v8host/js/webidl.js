@@ -24,6 +24,7 @@ const getter = (prototype, name) => uncurry(getOwnPropertyDescriptor(prototype, 
 
 const toWellFormed = uncurry(String.prototype.toWellFormed);
 const charCodeAt = uncurry(String.prototype.charCodeAt);
+const isPrototypeOf = uncurry(Object.prototype.isPrototypeOf);
 const startsWith = uncurry(String.prototype.startsWith);
 const TypedArrayPrototype = getPrototypeOf(Uint8Array.prototype);
 const viewTag = getter(TypedArrayPrototype, Symbol.toStringTag);
@@ -295,6 +296,7 @@ function arity(callable, length) {
  * `entry`, when given, makes what is handed out of one stored pair.
  */
 function pairIterable(Class, tag, pairs, entry = (pair) => pair) {
+  append(iterables, { __proto__: null, prototype: Class.prototype, pairs, entry });
   class PairIterator {
     #owner;
     #kind;
@@ -352,8 +354,27 @@ function pairIterable(Class, tag, pairs, entry = (pair) => pair) {
   });
 }
 
+const iterables = [];
+
+/** The pairs of an object of a pair iterable class, for `console`; null for other objects. */
+function pairsOf(object) {
+  for (let i = 0; i < iterables.length; i++) {
+    const { prototype, pairs, entry } = iterables[i];
+    if (!isPrototypeOf(prototype, object)) continue;
+    try {
+      const stored = pairs(object);
+      const list = [];
+      for (let j = 0; j < stored.length; j++) append(list, entry(stored[j]));
+      return list;
+    } catch {
+      return null;
+    }
+  }
+  return null;
+}
+
 rt.webidl = freeze({
   append, arity, bytesOf, constants, constructor, convert, decorate, dictionary, enumeration, getter, illegalConstructor,
-  illegalInvocation, isArrayBuffer, isBufferSource, isInterface, isObject, isSharedArrayBuffer, method, mismatch, pairIterable, record,
+  illegalInvocation, isArrayBuffer, isBufferSource, isInterface, isObject, isSharedArrayBuffer, method, mismatch, pairIterable, pairsOf, record,
   required, sequence, uncurry,
 });

@@ -1,0 +1,298 @@
+//! `structuredClone`, and the same serialisation for values in storage.
+//!
+//! Invariant: bytes that anybody may have written give a value or an exception, never a panic; a
+//! value holds nothing outside of its bytes, so that it can be read in another realm.
+//! Format: V8's own, version 15, as workerd stores it. A host object (one of our classes) is a tag
+//! and its parts; only `DOMException` is one, other classes are refused by name.
+//! Source: HTML Standard, section 2.7 (safe passing of structured data).
+
+use std::cell::RefCell;
+
+use v8::{
+    Global, Local, PinScope, ValueDeserializerHelper, ValueDeserializerImpl, ValueSerializerHelper,
+    ValueSerializerImpl,
+};
+
+use crate::convert;
+use crate::op;
+use crate::ops::Op;
+use crate::state::RealmState;
+
+/// Native functions of this file.
+pub const OPS: &[Op] =
+    &[op!("mark_interface", mark_interface), op!("structured_clone", structured_clone)];
+
+/// Tag of a `DOMException`: message, name and stack follow.
+const TAG_DOM_EXCEPTION: u32 = 1;
+const DATA_CLONE_ERROR: &str = "DataCloneError";
+
+/// Serialises a value for storage. `None`: an exception is pending (a `DataCloneError`, or what a
+/// getter of the value has thrown).
+pub fn serialize(scope: &mut PinScope, value: Local<v8::Value>) -> Option<Vec<u8>> {
+    write(scope, value, &[])
+}
+
+/// Reads what [`serialize`] wrote. `None`: an exception is pending; the bytes are not such a value.
+pub fn deserialize<'s>(scope: &mut PinScope<'s, '_>, bytes: &[u8]) -> Option<Local<'s, v8::Value>> {
+    read(scope, bytes, &[])
+}
+
+fn write(
+    scope: &mut PinScope,
+    value: Local<v8::Value>,
+    transfer: &[Local<v8::ArrayBuffer>],
+) -> Option<Vec<u8>> {
+    let context = scope.get_current_context();
+    let serializer =
+        v8::ValueSerializer::new(scope, Box::new(Writer { plain: RefCell::new(None) }));
+    serializer.write_header();
+    for (id, buffer) in (0_u32..).zip(transfer) {
+        serializer.transfer_array_buffer(id, *buffer);
+    }
+    // `Some(false)` does not happen: V8 answers true or throws.
+    serializer.write_value(context, value)?.then(|| serializer.release())
+}
+
+fn read<'s>(
+    scope: &mut PinScope<'s, '_>,
+    bytes: &[u8],
+    transferred: &[Local<v8::ArrayBuffer>],
+) -> Option<Local<'s, v8::Value>> {
+    let context = scope.get_current_context();
+    let deserializer = v8::ValueDeserializer::new(scope, Box::new(Reader), bytes);
+    for (id, buffer) in (0_u32..).zip(transferred) {
+        deserializer.transfer_array_buffer(id, *buffer);
+    }
+    deserializer.read_header(context)?;
+    deserializer.read_value(context)
+}
+
+/// `structured_clone(value, buffers)`: the clone. `buffers` is an array of distinct, attached
+/// `ArrayBuffer`s; they are detached once the value has been serialised.
+fn structured_clone(
+    scope: &mut PinScope,
+    args: v8::FunctionCallbackArguments,
+    mut rv: v8::ReturnValue,
+) {
+    if let Some(clone) = try_clone(scope, args.get(0), args.get(1)) {
+        rv.set(clone);
+    }
+}
+
+fn try_clone<'s>(
+    scope: &mut PinScope<'s, '_>,
+    value: Local<v8::Value>,
+    buffers: Local<v8::Value>,
+) -> Option<Local<'s, v8::Value>> {
+    let mut transfer = Vec::new();
+    if let Ok(list) = Local::<v8::Array>::try_from(buffers) {
+        for at in 0..list.length() {
+            let buffer = list.get_index(scope, at)?;
+            match Local::<v8::ArrayBuffer>::try_from(buffer) {
+                Ok(buffer) if buffer.is_detachable() => transfer.push(buffer),
+                _ => {
+                    convert::throw_dom_exception(
+                        scope,
+                        DATA_CLONE_ERROR,
+                        "An ArrayBuffer could not be transferred.",
+                    );
+                    return None;
+                }
+            }
+        }
+    }
+    let bytes = write(scope, value, &transfer)?;
+    // A getter of the value may have detached a buffer while it was written.
+    if transfer.iter().any(|buffer| buffer.was_detached()) {
+        let message = "An ArrayBuffer is detached and could not be cloned.";
+        convert::throw_dom_exception(scope, DATA_CLONE_ERROR, message);
+        return None;
+    }
+    let mut moved = Vec::with_capacity(transfer.len());
+    for buffer in transfer {
+        let store = buffer.get_backing_store();
+        buffer.detach(None)?;
+        moved.push(v8::ArrayBuffer::with_backing_store(scope, &store));
+    }
+    read(scope, &bytes, &moved)
+}
+
+/// `mark_interface(prototype, name)`: objects below this prototype are of a class of ours. Needs no
+/// realm, as the prototypes are made for the snapshot.
+fn mark_interface(scope: &mut PinScope, args: v8::FunctionCallbackArguments, _rv: v8::ReturnValue) {
+    if let Ok(prototype) = Local::<v8::Object>::try_from(args.get(0)) {
+        let mark = interface_mark(scope);
+        prototype.set_private(scope, mark, args.get(1));
+    }
+}
+
+fn interface_mark<'s>(scope: &mut PinScope<'s, '_>) -> Local<'s, v8::Private> {
+    let name = convert::intern(scope, "celld:interface");
+    v8::Private::for_api(scope, Some(name))
+}
+
+/// The name of the class of ours that `object` is an instance of.
+fn interface_of<'s>(
+    scope: &mut PinScope<'s, '_>,
+    object: Local<'s, v8::Object>,
+) -> Option<Local<'s, v8::Value>> {
+    let mark = interface_mark(scope);
+    let mut next = object.get_prototype(scope);
+    while let Some(prototype) = next.and_then(|value| Local::<v8::Object>::try_from(value).ok()) {
+        // A proxy in the chain has no private fields, and its prototype may be anything.
+        if prototype.is_proxy() {
+            return None;
+        }
+        if prototype.has_private(scope, mark)? {
+            return prototype.get_private(scope, mark);
+        }
+        next = prototype.get_prototype(scope);
+    }
+    None
+}
+
+struct Writer {
+    /// The last prototype found to belong to no class of ours: nearly always `Object.prototype`, so
+    /// that most objects cost one comparison.
+    plain: RefCell<Option<Global<v8::Value>>>,
+}
+
+impl ValueSerializerImpl for Writer {
+    fn throw_data_clone_error<'s>(
+        &self,
+        scope: &mut PinScope<'s, '_>,
+        message: Local<'s, v8::String>,
+    ) {
+        let message = convert::text_of(scope, message);
+        convert::throw_dom_exception(scope, DATA_CLONE_ERROR, &message);
+    }
+
+    fn has_custom_host_object(&self, _isolate: &v8::Isolate) -> bool {
+        true
+    }
+
+    fn is_host_object<'s>(
+        &self,
+        scope: &mut PinScope<'s, '_>,
+        object: Local<'s, v8::Object>,
+    ) -> Option<bool> {
+        let Some(prototype) = object.get_prototype(scope) else {
+            return Some(false);
+        };
+        if self.plain.borrow().as_ref().is_some_and(|plain| *plain == prototype) {
+            return Some(false);
+        }
+        let found = interface_of(scope, object).is_some();
+        if !found {
+            *self.plain.borrow_mut() = Some(Global::new(scope, prototype));
+        }
+        Some(found)
+    }
+
+    fn write_host_object<'s>(
+        &self,
+        scope: &mut PinScope<'s, '_>,
+        object: Local<'s, v8::Object>,
+        serializer: &dyn ValueSerializerHelper,
+    ) -> Option<bool> {
+        let class = interface_of(scope, object)?;
+        let class = convert::to_string(scope, class)?;
+        if class != "DOMException" {
+            let message = format!(
+                "Could not serialize object of type \"{class}\". This type does not support serialization."
+            );
+            convert::throw_dom_exception(scope, DATA_CLONE_ERROR, &message);
+            return None;
+        }
+        serializer.write_uint32(TAG_DOM_EXCEPTION);
+        let context = scope.get_current_context();
+        for part in ["message", "name", "stack"] {
+            let key = convert::intern(scope, part);
+            let text = object.get(scope, key.into())?.to_string(scope)?;
+            serializer.write_value(context, text.into())?;
+        }
+        Some(true)
+    }
+
+    fn get_shared_array_buffer_id<'s>(
+        &self,
+        scope: &mut PinScope<'s, '_>,
+        _buffer: Local<'s, v8::SharedArrayBuffer>,
+    ) -> Option<u32> {
+        convert::throw_dom_exception(
+            scope,
+            DATA_CLONE_ERROR,
+            "#<SharedArrayBuffer> could not be cloned.",
+        );
+        None
+    }
+
+    fn get_wasm_module_transfer_id(
+        &self,
+        scope: &mut PinScope<'_, '_>,
+        _module: Local<v8::WasmModuleObject>,
+    ) -> Option<u32> {
+        convert::throw_dom_exception(scope, DATA_CLONE_ERROR, "#<Module> could not be cloned.");
+        None
+    }
+}
+
+struct Reader;
+
+impl Reader {
+    fn refuse(scope: &mut PinScope) {
+        convert::throw_error(scope, "Unable to deserialize cloned data.");
+    }
+}
+
+impl ValueDeserializerImpl for Reader {
+    fn read_host_object<'s>(
+        &self,
+        scope: &mut PinScope<'s, '_>,
+        deserializer: &dyn ValueDeserializerHelper,
+    ) -> Option<Local<'s, v8::Object>> {
+        let mut tag = 0;
+        if !deserializer.read_uint32(&mut tag) || tag != TAG_DOM_EXCEPTION {
+            Self::refuse(scope);
+            return None;
+        }
+        let context = scope.get_current_context();
+        let mut parts = Vec::with_capacity(3);
+        for _ in 0..3 {
+            let part = deserializer.read_value(context)?;
+            if !part.is_string() {
+                Self::refuse(scope);
+                return None;
+            }
+            parts.push(part);
+        }
+        let state = RealmState::get(scope);
+        let Some(constructor) = &state.names.dom_exception else {
+            Self::refuse(scope);
+            return None;
+        };
+        let constructor = Local::new(scope, constructor);
+        let exception = constructor.new_instance(scope, &parts[..2])?;
+        let key = convert::intern(scope, "stack");
+        exception.set(scope, key.into(), parts[2])?;
+        Some(exception)
+    }
+
+    fn get_shared_array_buffer_from_id<'s>(
+        &self,
+        scope: &mut PinScope<'s, '_>,
+        _id: u32,
+    ) -> Option<Local<'s, v8::SharedArrayBuffer>> {
+        Self::refuse(scope);
+        None
+    }
+
+    fn get_wasm_module_from_id<'s>(
+        &self,
+        scope: &mut PinScope<'s, '_>,
+        _id: u32,
+    ) -> Option<Local<'s, v8::WasmModuleObject>> {
+        Self::refuse(scope);
+        None
+    }
+}
