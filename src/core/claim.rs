@@ -125,8 +125,8 @@ pub enum Failure {
     /// The bucket broke its contract.
     #[error("{0}")]
     Broken(&'static str),
-    /// Files are missing.
-    #[error("the history ends at {found}, but was known to reach {expected}: files are missing")]
+    /// Files are missing, or some that do not count were read.
+    #[error("the files end at TXID {found}, but the ownership record says {expected}")]
     History {
         /// What the record knows.
         expected: Txid,
@@ -467,8 +467,8 @@ mod tests {
         let failure = Failure::History { expected: t(10), found: t(9) };
         assert_eq!(
             failure.to_string(),
-            "the history ends at 0000000000000009, but was known to reach 000000000000000a: \
-             files are missing"
+            "the files end at TXID 0000000000000009, but the ownership record says \
+             000000000000000a"
         );
         assert_eq!(case.tell(Event::Restored(t(9))), Effect::Fail(failure));
     }

@@ -62,7 +62,11 @@ impl Base {
     /// Of a cell that never existed.
     pub const ORIGIN: Base = Base { epoch: Epoch::FIRST, txid: Txid::ZERO };
 
-    /// Whether a file of `epoch` whose last commit is `max` is a part of the cell's history.
+    /// Whether a file of `epoch` whose last commit is `max` may be a part of the cell's history.
+    ///
+    /// This shuts out what the last owners but one uploaded late beyond `txid`. What still older
+    /// owners uploaded late below it is told apart by its epoch: of two files that end at the same
+    /// commit the one of the higher epoch counts, as the later owner began before it.
     pub fn admits(&self, epoch: Epoch, max: Txid) -> bool {
         epoch >= self.epoch || max <= self.txid
     }
