@@ -1,0 +1,442 @@
+//! The command line: what a person types becomes one [`Command`].
+//!
+//! argh 0.1 refuses `--port=99`, wants options of the program before its subcommand, and offers no
+//! spelling help. [`parse`] makes up for it before and after argh runs, so that
+//! `celld --bucket=URL deploy` and `celld deploy --bucket URL` are the same.
+
+use std::path::PathBuf;
+
+use argh::FromArgs;
+
+use super::spelling::nearest;
+
+/// What to do.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Command {
+    /// Serve a project from its own directory.
+    Dev(Dev),
+    /// Put a project into a bucket.
+    Deploy(Deploy),
+    /// Run a node on a bucket.
+    Node(Node),
+}
+
+/// Why there is nothing to do.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Stop {
+    /// Asked for: goes to stdout, exit code 0.
+    Answer(String),
+    /// Not understood: goes to stderr, exit code 2.
+    Usage(String),
+}
+
+/// Runs Durable Objects on your own machines: each object is a SQLite database, a bucket is the
+/// only coordinator. Without a command it runs a node that serves the current deployment of a
+/// bucket.
+#[derive(FromArgs)]
+#[argh(
+    name = "celld",
+    note = "Environment (a flag beats its variable):
+  CELLD_BUCKET         --bucket
+  CELLD_ADDR           --listen
+  CELLD_INTERNAL_ADDR  --internal-listen
+  CELLD_ADVERTISE      --advertise
+  CELLD_NODE           --node
+  CELLD_WATCH          --state
+  CELLD_DURABILITY     --durability
+  CELLD_TTL_MS         life of this node's lease, 1000 to 600000 ms (default 10000)
+  S3_ENDPOINT, AWS_*   where and who, for s3:// buckets (not supported by this version)",
+    note = "Output: data on stdout, messages on stderr.",
+    example = "{command_name} dev examples/counter",
+    example = "{command_name} deploy examples/counter --bucket file:///srv/celld",
+    example = "{command_name} --bucket file:///srv/celld --listen 0.0.0.0:8787",
+    error_code(0, "done, or stopped by SIGINT or SIGTERM after a drain"),
+    error_code(1, "failed: the message says what and where"),
+    error_code(2, "refused to start: an argument, a variable or the project's configuration"),
+    error_code(3, "the node lost its lease and fenced itself: start it again")
+)]
+struct Top {
+    /// print the version and stop
+    #[argh(switch, short = 'V')]
+    version: bool,
+
+    /// the bucket, file:///absolute/path
+    #[argh(option, arg_name = "url")]
+    bucket: Option<String>,
+
+    /// address for clients (default 127.0.0.1:8787)
+    #[argh(option, arg_name = "address")]
+    listen: Option<String>,
+
+    /// address for other nodes; this version has no links between nodes and only checks it
+    #[argh(option, arg_name = "address")]
+    internal_listen: Option<String>,
+
+    /// address under which other nodes reach this one; as --internal-listen
+    #[argh(option, arg_name = "address")]
+    advertise: Option<String>,
+
+    /// name of this node, unique in the bucket (default: the machine's name)
+    #[argh(option, arg_name = "id")]
+    node: Option<String>,
+
+    /// directory for what may be lost: caches of databases, this node's identity (default .celld/state)
+    #[argh(option, arg_name = "dir")]
+    state: Option<PathBuf>,
+
+    /// cores to use (default: all that this process may use)
+    #[argh(option, arg_name = "n")]
+    shards: Option<String>,
+
+    /// what proves a write: bucket; fleet is refused, as this version has no links between nodes
+    #[argh(option, arg_name = "proof")]
+    durability: Option<String>,
+
+    #[argh(subcommand)]
+    command: Option<Sub>,
+}
+
+#[derive(FromArgs)]
+#[argh(subcommand)]
+enum Sub {
+    Dev(Dev),
+    Deploy(Deploy),
+}
+
+/// Serves a project on an embedded bucket below its .celld directory, and again after each change.
+#[derive(FromArgs, Debug, PartialEq)]
+#[argh(
+    subcommand,
+    name = "dev",
+    note = "Secrets for development come from .dev.vars, or from .env where there is no .dev.vars.",
+    note = "GET /cdn-cgi/handler/scheduled?cron=EXPRESSION runs the scheduled handler.",
+    example = "{command_name} examples/counter",
+    example = "{command_name} . --port 9000 --clean",
+    error_code(0, "stopped by SIGINT or SIGTERM"),
+    error_code(1, "failed: the message says what and where"),
+    error_code(2, "refused to start: an argument, a variable or the project's configuration")
+)]
+pub(crate) struct Dev {
+    /// directory of the wrangler file (default: the current one)
+    #[argh(positional, arg_name = "dir")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// port (default 8787)
+    #[argh(option, arg_name = "n")]
+    pub(crate) port: Option<String>,
+
+    /// address to listen on (default 127.0.0.1)
+    #[argh(option, arg_name = "address")]
+    pub(crate) host: Option<String>,
+
+    /// directory for bucket and caches (default DIR/.celld)
+    #[argh(option, arg_name = "dir")]
+    pub(crate) state: Option<PathBuf>,
+
+    /// cores to use (default: all that this process may use)
+    #[argh(option, arg_name = "n")]
+    pub(crate) shards: Option<String>,
+
+    /// named environment of the wrangler file
+    #[argh(option, short = 'e', arg_name = "name")]
+    pub(crate) env: Option<String>,
+
+    /// forget all data of earlier runs first
+    #[argh(switch)]
+    pub(crate) clean: bool,
+
+    /// do not rebuild when a file changes
+    #[argh(switch)]
+    pub(crate) no_watch: bool,
+}
+
+/// Bundles a project and makes it the current deployment of a bucket. Running nodes adopt it.
+#[derive(FromArgs, Debug, PartialEq)]
+#[argh(
+    subcommand,
+    name = "deploy",
+    note = "CELLD_BUCKET stands for --bucket.",
+    example = "{command_name} examples/counter --bucket file:///srv/celld",
+    example = "{command_name} --dry-run --json",
+    error_code(0, "deployed, or with --dry-run: could be deployed"),
+    error_code(1, "the build or the bucket failed: the message says what and where"),
+    error_code(2, "refused: an argument, a variable or the project's configuration")
+)]
+pub(crate) struct Deploy {
+    /// directory of the wrangler file (default: the current one)
+    #[argh(positional, arg_name = "dir")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// the bucket, file:///absolute/path
+    #[argh(option, arg_name = "url")]
+    pub(crate) bucket: Option<String>,
+
+    /// named environment of the wrangler file
+    #[argh(option, short = 'e', arg_name = "name")]
+    pub(crate) env: Option<String>,
+
+    /// build and check, write nothing
+    #[argh(switch)]
+    pub(crate) dry_run: bool,
+
+    /// print one JSON document on stdout
+    #[argh(switch)]
+    pub(crate) json: bool,
+}
+
+/// The options of a node, as typed: `settings` merges them with the environment and checks them.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Node {
+    /// `--bucket`
+    pub(crate) bucket: Option<String>,
+    /// `--listen`
+    pub(crate) listen: Option<String>,
+    /// `--internal-listen`
+    pub(crate) internal_listen: Option<String>,
+    /// `--advertise`
+    pub(crate) advertise: Option<String>,
+    /// `--node`
+    pub(crate) node: Option<String>,
+    /// `--state`
+    pub(crate) state: Option<PathBuf>,
+    /// `--shards`
+    pub(crate) shards: Option<String>,
+    /// `--durability`
+    pub(crate) durability: Option<String>,
+}
+
+/// Options of each command that take a value, and those that do not: the pre-pass must know which
+/// word is a value, and the spelling help wants all of them.
+const VALUED: &[&str] = &[
+    "--bucket",
+    "--listen",
+    "--internal-listen",
+    "--advertise",
+    "--node",
+    "--state",
+    "--shards",
+    "--durability",
+    "--port",
+    "--host",
+    "--env",
+    "-e",
+];
+const TOP: &[&str] = &[
+    "--bucket",
+    "--listen",
+    "--internal-listen",
+    "--advertise",
+    "--node",
+    "--state",
+    "--shards",
+    "--durability",
+    "--version",
+    "--help",
+];
+const DEV: &[&str] =
+    &["--port", "--host", "--state", "--shards", "--env", "--clean", "--no-watch", "--help"];
+const DEPLOY: &[&str] = &["--bucket", "--env", "--dry-run", "--json", "--help"];
+const COMMANDS: &[&str] = &["dev", "deploy"];
+
+/// Reads the arguments after the program's name.
+///
+/// # Errors
+/// [`Stop`] when they ask for help or the version, or make no sense.
+pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
+    let (command, words) = normalise(args);
+    let answer = || Stop::Answer(format!("celld {}\n", env!("CARGO_PKG_VERSION")));
+    // The commands have no such switch of their own.
+    if command.is_some() && words.iter().any(|w| w == "--version" || w == "-V") {
+        return Err(answer());
+    }
+    let words: Vec<&str> =
+        command.as_deref().into_iter().chain(words.iter().map(String::as_str)).collect();
+    let top = Top::from_args(&["celld"], &words).map_err(|exit| match exit.status {
+        Ok(()) => Stop::Answer(exit.output),
+        Err(()) => Stop::Usage(explain(&exit.output, command.as_deref(), &words)),
+    })?;
+    let Top {
+        version,
+        bucket,
+        listen,
+        internal_listen,
+        advertise,
+        node,
+        state,
+        shards,
+        durability,
+        command,
+    } = top;
+    if version {
+        return Err(answer());
+    }
+    Ok(match command {
+        Some(Sub::Dev(dev)) => Command::Dev(dev),
+        Some(Sub::Deploy(deploy)) => Command::Deploy(deploy),
+        None => Command::Node(Node {
+            bucket,
+            listen,
+            internal_listen,
+            advertise,
+            node,
+            state,
+            shards,
+            durability,
+        }),
+    })
+}
+
+/// Splits `--key=value`, and moves the subcommand to the front, so that options before it belong
+/// to it as well. A word after `--` is left alone.
+fn normalise(args: Vec<String>) -> (Option<String>, Vec<String>) {
+    let mut words = Vec::with_capacity(args.len() + 1);
+    let mut command = None;
+    let mut plain = false;
+    let mut value_follows = false;
+    for arg in args {
+        if plain || value_follows {
+            value_follows = false;
+            words.push(arg);
+        } else if arg == "--" {
+            plain = true;
+            words.push(arg);
+        } else if arg.starts_with("--")
+            && let Some((key, value)) = arg.split_once('=')
+        {
+            words.extend([key.to_owned(), value.to_owned()]);
+        } else if arg.starts_with('-') {
+            value_follows = VALUED.contains(&arg.as_str());
+            words.push(arg);
+        } else if command.is_none()
+            && COMMANDS.contains(&arg.as_str())
+            && !words.iter().any(|w| is_bare(w, &words))
+        {
+            command = Some(arg);
+        } else {
+            words.push(arg);
+        }
+    }
+    (command, words)
+}
+
+/// True for a word that is neither an option nor the value of one: after the first such word
+/// nothing is a subcommand any more.
+fn is_bare(word: &str, words: &[String]) -> bool {
+    let at = words.iter().position(|w| std::ptr::eq(w.as_str(), word));
+    let after_option =
+        at.and_then(|i| i.checked_sub(1)).is_some_and(|i| VALUED.contains(&words[i].as_str()));
+    !word.starts_with('-') && !after_option
+}
+
+/// argh's message, with the nearest spelling where it did not know a word.
+fn explain(output: &str, command: Option<&str>, words: &[&str]) -> String {
+    let first = output.trim_end();
+    let help = match command {
+        Some(command) => format!("celld {command} --help"),
+        None => "celld --help".to_owned(),
+    };
+    let known = match command {
+        Some("dev") => DEV,
+        Some("deploy") => DEPLOY,
+        _ => TOP,
+    };
+    let guess = first.strip_prefix("Unrecognized argument: ").and_then(|rest| {
+        let word = rest.lines().next().unwrap_or(rest).trim();
+        let bare = command.is_none() && !word.starts_with('-');
+        if !words.contains(&word) {
+            return None;
+        }
+        nearest(word, if bare { COMMANDS } else { known })
+            .map(|guess| format!("{word:?} is not known; did you mean {guess:?}?"))
+    });
+    match guess {
+        Some(guess) => format!("{guess}\n(run `{help}` for all options)"),
+        None => format!("{first}\n(run `{help}` for all options)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn usage(line: &str) -> String {
+        match parse(words(line)) {
+            Err(Stop::Usage(text)) => text,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_value_may_follow_an_equals_sign_or_a_blank() {
+        for line in [
+            "dev --port=99 dir",
+            "dev --port 99 dir",
+            "dev dir --port=99",
+            "--port=99 dev dir",
+            "--port 99 dev dir",
+        ] {
+            let Ok(Command::Dev(dev)) = parse(words(line)) else { panic!("{line}") };
+            assert_eq!(
+                (dev.port.as_deref(), dev.dir),
+                (Some("99"), Some(PathBuf::from("dir"))),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_value_with_an_equals_sign_stays_whole() {
+        let Ok(Command::Node(node)) = parse(words("--bucket=file:///a=b")) else { panic!() };
+        assert_eq!(node.bucket.as_deref(), Some("file:///a=b"));
+    }
+
+    #[test]
+    fn options_before_the_command_belong_to_it() {
+        let Ok(Command::Deploy(deploy)) = parse(words("--bucket file:///b deploy --json")) else {
+            panic!()
+        };
+        assert_eq!((deploy.bucket.as_deref(), deploy.json), (Some("file:///b"), true));
+    }
+
+    #[test]
+    fn a_directory_may_be_called_like_a_command() {
+        let Ok(Command::Dev(dev)) = parse(words("dev deploy")) else { panic!() };
+        assert_eq!(dev.dir, Some(PathBuf::from("deploy")));
+        let Ok(Command::Node(node)) = parse(words("--node dev --bucket file:///b")) else {
+            panic!()
+        };
+        assert_eq!(node.node.as_deref(), Some("dev"));
+    }
+
+    #[test]
+    fn a_misspelt_word_is_answered_with_the_nearest() {
+        assert!(usage("dev --prot 1").contains("\"--port\""), "{}", usage("dev --prot 1"));
+        assert!(usage("deploj").contains("\"deploy\""), "{}", usage("deploj"));
+        assert!(usage("--buckt file:///b").contains("\"--bucket\""));
+        assert!(usage("deploy --port 1").contains("celld deploy --help"));
+    }
+
+    #[test]
+    fn help_and_version_are_answers() {
+        for line in ["--version", "-V", "dev --version", "deploy . -V"] {
+            let Err(Stop::Answer(text)) = parse(words(line)) else { panic!("{line}") };
+            assert!(text.starts_with("celld "), "{text}");
+        }
+        let Err(Stop::Answer(text)) = parse(words("--help")) else { panic!() };
+        for word in TOP.iter().chain(COMMANDS).chain(&["CELLD_TTL_MS", "AWS_*", "S3_ENDPOINT"]) {
+            assert!(text.contains(word), "{word} is not in:\n{text}");
+        }
+        for (command, known) in [("dev", DEV), ("deploy", DEPLOY)] {
+            let Err(Stop::Answer(text)) = parse(words(&format!("{command} --help"))) else {
+                panic!()
+            };
+            for word in known {
+                assert!(text.contains(word), "{word} is not in:\n{text}");
+            }
+        }
+    }
+}

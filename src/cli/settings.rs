@@ -1,0 +1,381 @@
+//! Flags and environment variables, merged and checked.
+//!
+//! A flag beats its variable. A bad value stops the start, and the message says where the value
+//! came from, what it is, and what is allowed. An empty variable counts as not set.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use celld_core::node::NodeId;
+
+use super::args;
+
+/// Answers what the environment says: the process's own, or a test's.
+pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Where a node listens when nobody says: reachable from this machine only.
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8787);
+/// The shortest life of a lease: below, one slow write to the bucket ends the node.
+const TTL_MS_MIN: u64 = 1_000;
+/// The longest: a dead node's cells wait for it.
+const TTL_MS_MAX: u64 = 600_000;
+/// More shards than any machine has cores is a slip of the finger.
+const SHARDS_MAX: usize = 1_024;
+
+/// How a node runs.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NodeSettings {
+    /// URL of the bucket.
+    pub(crate) bucket: String,
+    pub(crate) listen: SocketAddr,
+    pub(crate) node: NodeId,
+    pub(crate) state: PathBuf,
+    pub(crate) shards: usize,
+    /// Life of the lease, if not the default.
+    pub(crate) lease_ttl: Option<Duration>,
+    /// What the person should know, one line each.
+    pub(crate) notes: Vec<String>,
+}
+
+/// How `celld dev` runs.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DevSettings {
+    pub(crate) listen: SocketAddr,
+    pub(crate) shards: usize,
+    pub(crate) lease_ttl: Option<Duration>,
+}
+
+/// A value that cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SettingError {
+    #[error("{source_name}={value:?} cannot be used: it must be {allowed}")]
+    Value { source_name: &'static str, value: String, allowed: String },
+    #[error("there is no bucket: give --bucket URL or set CELLD_BUCKET (see `celld --help`)")]
+    NoBucket,
+    #[error("{source_name}={value:?}: {why}")]
+    NotServed { source_name: &'static str, value: String, why: &'static str },
+}
+
+/// A value and where it came from.
+struct Given {
+    source_name: &'static str,
+    value: String,
+}
+
+impl Given {
+    fn bad(&self, allowed: impl Into<String>) -> SettingError {
+        SettingError::Value {
+            source_name: self.source_name,
+            value: self.value.clone(),
+            allowed: allowed.into(),
+        }
+    }
+
+    fn not_served(&self, why: &'static str) -> SettingError {
+        SettingError::NotServed { source_name: self.source_name, value: self.value.clone(), why }
+    }
+}
+
+/// The flag's value, or else the variable's.
+fn given(
+    flag: &'static str,
+    typed: Option<String>,
+    variable: &'static str,
+    environment: Environment<'_>,
+) -> Option<Given> {
+    let from_flag = typed.map(|value| Given { source_name: flag, value });
+    from_flag.or_else(|| from_environment(variable, environment))
+}
+
+fn from_environment(variable: &'static str, environment: Environment<'_>) -> Option<Given> {
+    environment(variable)
+        .filter(|value| !value.is_empty())
+        .map(|value| Given { source_name: variable, value })
+}
+
+/// Checks all that a node needs.
+///
+/// # Errors
+/// The first value that cannot be used.
+pub(crate) fn node(
+    typed: args::Node,
+    environment: Environment<'_>,
+) -> Result<NodeSettings, SettingError> {
+    let mut notes = Vec::new();
+    let bucket = bucket(typed.bucket, environment)?;
+    let listen = match given("--listen", typed.listen, "CELLD_ADDR", environment) {
+        Some(given) => address(&given)?,
+        None => LISTEN,
+    };
+    for (flag, typed, variable) in [
+        ("--internal-listen", typed.internal_listen, "CELLD_INTERNAL_ADDR"),
+        ("--advertise", typed.advertise, "CELLD_ADVERTISE"),
+    ] {
+        if let Some(given) = given(flag, typed, variable, environment) {
+            // Names are fine here: other nodes would resolve them.
+            if flag == "--advertise" {
+                host_and_port(&given)?
+            } else {
+                address(&given).map(drop)?
+            }
+            notes.push(format!(
+                "{}={} has no effect: this version has no links between nodes",
+                given.source_name, given.value
+            ));
+        }
+    }
+    if let Some(given) = given("--durability", typed.durability, "CELLD_DURABILITY", environment) {
+        match given.value.as_str() {
+            "bucket" => {}
+            "fleet" => {
+                return Err(given.not_served("this version has no links between nodes, so a write is proven by the bucket alone: use bucket"));
+            }
+            _ => return Err(given.bad("bucket")),
+        }
+    }
+    let node = match given("--node", typed.node, "CELLD_NODE", environment) {
+        Some(given) => NodeId::parse(&given.value)
+            .ok_or_else(|| given.bad("1 to 63 of a-z, 0-9 and -, not starting with -"))?,
+        None => own_name(),
+    };
+    let typed_state = typed.state.map(|path| path.to_string_lossy().into_owned());
+    let state = given("--state", typed_state, "CELLD_WATCH", environment)
+        .map_or_else(|| PathBuf::from(".celld/state"), |given| given.value.into());
+    Ok(NodeSettings {
+        bucket,
+        listen,
+        node,
+        state,
+        shards: shards(typed.shards)?,
+        lease_ttl: lease_ttl(environment)?,
+        notes,
+    })
+}
+
+/// Checks all that `celld dev` needs.
+///
+/// # Errors
+/// The first value that cannot be used.
+pub(crate) fn dev(
+    typed: &args::Dev,
+    environment: Environment<'_>,
+) -> Result<DevSettings, SettingError> {
+    let mut listen = LISTEN;
+    if let Some(value) = typed.host.clone() {
+        let given = Given { source_name: "--host", value };
+        let host =
+            if given.value == "localhost" { Some(LISTEN.ip()) } else { given.value.parse().ok() };
+        listen
+            .set_ip(host.ok_or_else(|| given.bad("an IP address, as 127.0.0.1, ::1 or 0.0.0.0"))?);
+    }
+    if let Some(value) = typed.port.clone() {
+        let given = Given { source_name: "--port", value };
+        listen.set_port(
+            given
+                .value
+                .parse()
+                .map_err(|_| given.bad("a number from 0 (any free port) to 65535"))?,
+        );
+    }
+    Ok(DevSettings {
+        listen,
+        shards: shards(typed.shards.clone())?,
+        lease_ttl: lease_ttl(environment)?,
+    })
+}
+
+/// The bucket's URL. What it means is for the bucket's own crate to say; what this version cannot
+/// open is said here, before anything is built.
+///
+/// # Errors
+/// There is none, or it cannot be one.
+pub(crate) fn bucket(
+    typed: Option<String>,
+    environment: Environment<'_>,
+) -> Result<String, SettingError> {
+    let given =
+        given("--bucket", typed, "CELLD_BUCKET", environment).ok_or(SettingError::NoBucket)?;
+    if let Some(endpoint) = from_environment("S3_ENDPOINT", environment)
+        && !(endpoint.value.starts_with("http://") || endpoint.value.starts_with("https://"))
+    {
+        return Err(endpoint.bad("a URL that starts with http:// or https://"));
+    }
+    match given.value.split_once("://") {
+        Some(("file", path)) if path.starts_with('/') => Ok(given.value),
+        Some(("file", _)) => Err(given.bad("file:// and an absolute path, as file:///srv/celld")),
+        Some(("s3" | "gs" | "az" | "r2", _)) => {
+            Err(given.not_served("this version opens directories only, as file:///srv/celld; S3_ENDPOINT and AWS_* wait for it"))
+        }
+        _ => Err(given.bad("a URL, as file:///srv/celld")),
+    }
+}
+
+fn shards(typed: Option<String>) -> Result<usize, SettingError> {
+    let Some(value) = typed else {
+        return Ok(std::thread::available_parallelism().map_or(1, usize::from));
+    };
+    let given = Given { source_name: "--shards", value };
+    let parsed = given.value.parse().ok().filter(|n| (1..=SHARDS_MAX).contains(n));
+    parsed.ok_or_else(|| given.bad(format!("a number from 1 to {SHARDS_MAX}")))
+}
+
+fn lease_ttl(environment: Environment<'_>) -> Result<Option<Duration>, SettingError> {
+    let Some(given) = from_environment("CELLD_TTL_MS", environment) else { return Ok(None) };
+    let parsed = given.value.parse().ok().filter(|ms| (TTL_MS_MIN..=TTL_MS_MAX).contains(ms));
+    let ms = parsed
+        .ok_or_else(|| given.bad(format!("milliseconds from {TTL_MS_MIN} to {TTL_MS_MAX}")))?;
+    Ok(Some(Duration::from_millis(ms)))
+}
+
+fn address(given: &Given) -> Result<SocketAddr, SettingError> {
+    let local = given.value.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+    let any = given.value.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));
+    let text = local.or(any).unwrap_or_else(|| given.value.clone());
+    text.parse().map_err(|_| given.bad("an address and a port, as 0.0.0.0:8787 or [::1]:8787"))
+}
+
+fn host_and_port(given: &Given) -> Result<(), SettingError> {
+    let bare = given.value.strip_prefix("https://").unwrap_or(&given.value);
+    let good = bare.rsplit_once(':').is_some_and(|(host, port)| {
+        let host_fits = !host.is_empty() && !host.contains(['/', ' ', '@']);
+        host_fits && port.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    if good {
+        Ok(())
+    } else {
+        Err(given.bad("a host and a port, as 10.0.0.7:8788 or node-1.internal:8788"))
+    }
+}
+
+/// The machine's name as a node's name; `node` when it has no letter that fits.
+fn own_name() -> NodeId {
+    let raw = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let text: String = raw.trim().chars().map(plain).collect();
+    let text: String = text.trim_matches('-').chars().take(63).collect();
+    NodeId::parse(&text).or_else(|| NodeId::parse("node")).expect("`node` is a good name")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(
+        pairs: &'static [(&'static str, &'static str)],
+    ) -> impl Fn(&str) -> Option<String> {
+        move |name| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned())
+    }
+
+    fn with(
+        typed: args::Node,
+        pairs: &'static [(&'static str, &'static str)],
+    ) -> Result<NodeSettings, String> {
+        node(typed, &environment(pairs)).map_err(|error| error.to_string())
+    }
+
+    const BUCKET: (&str, &str) = ("CELLD_BUCKET", "file:///b");
+
+    #[test]
+    fn a_flag_beats_its_variable() {
+        const PAIRS: &[(&str, &str)] = &[
+            BUCKET,
+            ("CELLD_ADDR", "127.0.0.1:1"),
+            ("CELLD_NODE", "from-environment"),
+            ("CELLD_WATCH", "/state"),
+            ("CELLD_DURABILITY", "bucket"),
+            ("CELLD_TTL_MS", "5000"),
+        ];
+        let from_environment = with(args::Node::default(), PAIRS).expect("good");
+        assert_eq!(
+            (from_environment.listen.port(), from_environment.node.as_str()),
+            (1, "from-environment")
+        );
+        assert_eq!(
+            (from_environment.bucket.as_str(), from_environment.state.to_str()),
+            ("file:///b", Some("/state"))
+        );
+        assert_eq!(from_environment.lease_ttl, Some(Duration::from_secs(5)));
+        let typed = args::Node {
+            bucket: Some("file:///typed".into()),
+            listen: Some("[::1]:2".into()),
+            node: Some("typed".into()),
+            state: Some("typed".into()),
+            shards: Some("3".into()),
+            ..args::Node::default()
+        };
+        let typed = with(typed, PAIRS).expect("good");
+        assert_eq!(
+            (typed.listen.to_string().as_str(), typed.node.as_str(), typed.bucket.as_str()),
+            ("[::1]:2", "typed", "file:///typed")
+        );
+        assert_eq!((typed.state.to_str(), typed.shards), (Some("typed"), 3));
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_its_source_and_what_is_allowed() {
+        for (pairs, parts) in [
+            (&[BUCKET, ("CELLD_ADDR", "here")] as &[_], ["CELLD_ADDR=\"here\"", "0.0.0.0:8787"]),
+            (
+                &[BUCKET, ("CELLD_INTERNAL_ADDR", "8788")],
+                ["CELLD_INTERNAL_ADDR=\"8788\"", "address and a port"],
+            ),
+            (
+                &[BUCKET, ("CELLD_ADVERTISE", "host")],
+                ["CELLD_ADVERTISE=\"host\"", "host and a port"],
+            ),
+            (&[BUCKET, ("CELLD_NODE", "Node_1")], ["CELLD_NODE=\"Node_1\"", "a-z, 0-9 and -"]),
+            (&[BUCKET, ("CELLD_TTL_MS", "10s")], ["CELLD_TTL_MS=\"10s\"", "from 1000 to 600000"]),
+            (&[BUCKET, ("CELLD_TTL_MS", "999")], ["CELLD_TTL_MS=\"999\"", "from 1000 to 600000"]),
+            (
+                &[BUCKET, ("CELLD_DURABILITY", "raft")],
+                ["CELLD_DURABILITY=\"raft\"", "must be bucket"],
+            ),
+            (
+                &[BUCKET, ("CELLD_DURABILITY", "fleet")],
+                ["CELLD_DURABILITY=\"fleet\"", "no links between nodes"],
+            ),
+            (&[BUCKET, ("S3_ENDPOINT", "minio:9000")], ["S3_ENDPOINT=\"minio:9000\"", "http://"]),
+            (&[("CELLD_BUCKET", "s3://b")], ["CELLD_BUCKET=\"s3://b\"", "file:///"]),
+            (&[("CELLD_BUCKET", "file://b")], ["CELLD_BUCKET=\"file://b\"", "absolute path"]),
+            (&[("CELLD_BUCKET", "/b")], ["CELLD_BUCKET=\"/b\"", "a URL"]),
+            (&[("CELLD_BUCKET", "")], ["no bucket", "--bucket"]),
+        ] {
+            let text = with(args::Node::default(), pairs).expect_err(parts[0]);
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        }
+        for shards in ["0", "x", "1025"] {
+            let typed = args::Node { shards: Some(shards.into()), ..args::Node::default() };
+            assert!(with(typed, &[BUCKET]).expect_err(shards).contains("--shards="));
+        }
+    }
+
+    #[test]
+    fn an_option_without_effect_says_so() {
+        let typed =
+            args::Node { internal_listen: Some("10.0.0.1:8788".into()), ..args::Node::default() };
+        let settings =
+            with(typed, &[BUCKET, ("CELLD_ADVERTISE", "node-1.internal:8788")]).expect("good");
+        assert_eq!(settings.notes.len(), 2);
+        assert!(
+            settings.notes[1].starts_with("CELLD_ADVERTISE=node-1.internal:8788 has no effect"),
+            "{:?}",
+            settings.notes
+        );
+    }
+
+    #[test]
+    fn development_listens_on_this_machine_only_unless_told() {
+        let typed = |host: &str, port: &str| {
+            let words = ["dev", "--host", host, "--port", port].map(str::to_owned).to_vec();
+            let Ok(args::Command::Dev(typed)) = args::parse(words) else { panic!("{host} {port}") };
+            dev(&typed, &|_| None)
+                .map(|settings| settings.listen.to_string())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(typed("0.0.0.0", "9000").as_deref(), Ok("0.0.0.0:9000"));
+        assert_eq!(typed("localhost", "0").as_deref(), Ok("127.0.0.1:0"));
+        assert!(typed("here", "1").expect_err("host").contains("--host=\"here\""));
+        assert!(typed("::1", "70000").expect_err("port").contains("--port=\"70000\""));
+    }
+}
