@@ -18,6 +18,11 @@ use crate::time::{Micros, Mono, Wall};
 /// How long a write grants the right, when nobody asks for another time.
 pub const TTL_DEFAULT: Micros = Micros::from_secs(10);
 
+/// By how much the clocks of two nodes may differ for a lease to keep others away. Far more than
+/// NTP leaves; what it costs is that much more waiting before a takeover. Safety of writes does not
+/// hang on it: the proof compares records.
+pub const CLOCK_MARGIN: Micros = Micros::from_secs(1);
+
 /// The wait before a repeated read. Short: the right runs out meanwhile.
 const BACKOFF_MIN: Micros = Micros::from_millis(50);
 
@@ -271,8 +276,7 @@ pub enum OwnerLease {
     Replaced,
 }
 
-/// What others may conclude about `session` at `now`. `margin` is by how much the clocks of two
-/// nodes may differ.
+/// What others may conclude about `session` at `now`. `margin`: see [`CLOCK_MARGIN`].
 pub fn judge(
     record: Option<&Record>,
     session: &SessionId,

@@ -64,9 +64,9 @@ impl Base {
 
     /// Whether a file of `epoch` whose last commit is `max` may be a part of the cell's history.
     ///
-    /// This shuts out what the last owners but one uploaded late beyond `txid`. What still older
-    /// owners uploaded late below it is told apart by its epoch: of two files that end at the same
-    /// commit the one of the higher epoch counts, as the later owner began before it.
+    /// Shuts out what earlier owners uploaded late beyond `txid`. What a still older owner uploaded
+    /// late, but below `txid`, is told apart by its epoch: of two files that end at the same commit
+    /// the one of the higher epoch counts, because the later owner began before that commit.
     pub fn admits(&self, epoch: Epoch, max: Txid) -> bool {
         epoch >= self.epoch || max <= self.txid
     }
@@ -228,7 +228,9 @@ impl Record {
         let base = Base { epoch: self.epoch, txid };
         Record { owner: self.owner.clone(), epoch: self.epoch, base, nonce }
     }
-    /// Nobody's. The next owner begins at `txid`, which must be proven.
+    /// Nobody's. The next owner begins at `txid`, which must be proven. Written under the version
+    /// that `claim::Effect::Serve` gave, after the last commit. Its end need not be known: if it
+    /// did not apply, the next owner claims as from any other.
     pub fn release(&self, txid: Txid, nonce: Nonce) -> Record {
         let base = Base { epoch: self.epoch.next(), txid };
         Record { owner: None, epoch: self.epoch, base, nonce }
@@ -400,5 +402,25 @@ mod tests {
             Record::parse(&long).expect_err("too long").to_string(),
             "own.json: 4097 bytes, but at most 4096 are read"
         );
+    }
+
+    #[test]
+    fn a_damaged_record_never_panics_and_is_never_half_understood() {
+        let good = record(Some(owner("n1", 'a'))).encode();
+        let mut understood = 0;
+        for at in 0..good.len() {
+            for byte in 0..=u8::MAX {
+                let mut bytes = good.clone();
+                bytes[at] = byte;
+                if let Ok(record) = Record::parse(&bytes) {
+                    assert_eq!(Record::parse(&record.encode()), Ok(record.clone()));
+                    assert!(record.base.epoch <= record.epoch);
+                    understood += 1;
+                }
+            }
+            Record::parse(&good[..at]).expect_err("cut short");
+        }
+        // Most bytes are structure; what may change are digits, names and spaces.
+        assert!((good.len()..good.len() * 32).contains(&understood), "{understood}");
     }
 }

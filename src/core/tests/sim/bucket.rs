@@ -4,6 +4,7 @@
 //! Equal bytes have equal ETags, as on S3.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use celld_core::cas::{CasOutcome, Etag, Guard};
 use celld_core::cell::CellId;
@@ -20,7 +21,17 @@ use super::rng::Rng;
 const TIMEOUT: u64 = 3_000_000;
 
 /// An object: its bytes and its version.
-type Object = (Vec<u8>, Etag);
+type Object = (Body, Etag);
+
+/// The bytes of a record; a trace shows them as text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Body(pub Vec<u8>);
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
 
 #[derive(Debug)]
 pub enum Request {
@@ -30,7 +41,7 @@ pub enum Request {
     CasOwn {
         cell: usize,
         guard: Option<Guard>,
-        body: Vec<u8>,
+        body: Body,
     },
     GetLease {
         node: NodeId,
@@ -38,7 +49,7 @@ pub enum Request {
     CasLease {
         node: NodeId,
         guard: Guard,
-        body: Vec<u8>,
+        body: Body,
         session: SessionId,
         sent_at: u64,
     },
@@ -243,11 +254,11 @@ fn holds(guard: &Guard, object: Option<&Object>) -> bool {
 }
 
 /// The version of an object with this content.
-pub fn etag(body: &[u8]) -> Etag {
+pub fn etag(body: &Body) -> Etag {
     let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-    Etag::new(format!("{:016x}", body.iter().fold(0xcbf2_9ce4_8422_2325, hash)))
+    Etag::new(format!("{:016x}", body.0.iter().fold(0xcbf2_9ce4_8422_2325, hash)))
 }
 
-fn parse(body: &[u8]) -> Record {
-    Record::parse(body).expect("only whole records are written")
+fn parse(body: &Body) -> Record {
+    Record::parse(&body.0).expect("only whole records are written")
 }

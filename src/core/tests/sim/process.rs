@@ -14,7 +14,7 @@ use celld_core::proof::{self, Proof};
 use celld_core::time::{Micros, Mono, Wall};
 use celld_core::txid::Txid;
 
-use super::bucket::{Answer, Request, etag};
+use super::bucket::{Answer, Body, Request, etag};
 use super::{Broken, TTL};
 
 /// By how much two clocks are assumed to differ at most.
@@ -224,7 +224,8 @@ impl Process {
                         protocol: 1,
                         address: None,
                     };
-                    let (node, session, body) = (self.node(), self.session(), record.encode());
+                    let (node, session, body) =
+                        (self.node(), self.session(), Body(record.encode()));
                     let request = Request::CasLease { node, guard, body, session, sent_at: now };
                     Wish::Request(Tag::LeaseWrite, request)
                 }
@@ -296,7 +297,7 @@ impl Process {
                             && broken == Broken::EpochReused
                     });
                     if is_rebase && broken == Broken::RebaseSkipped {
-                        let applied = CasOutcome::Applied(etag(&record.encode()));
+                        let applied = CasOutcome::Applied(etag(&Body(record.encode())));
                         return self.tell_claim(now, cell, claim::Event::Written(applied), wishes);
                     }
                     if let Some((record, etag)) = reused {
@@ -306,7 +307,7 @@ impl Process {
                         return wishes.push(restore(cell, of, record, broken));
                     }
                     let guard = Some(guard).filter(|_| broken != Broken::GuardForgotten);
-                    let request = Request::CasOwn { cell, guard, body: record.encode() };
+                    let request = Request::CasOwn { cell, guard, body: Body(record.encode()) };
                     wishes.push(Wish::Request(Tag::Claim(cell, of), request));
                 }
                 claim::Effect::Restore(record) => wishes.push(restore(cell, of, record, broken)),
@@ -377,7 +378,7 @@ impl Process {
             Kind::Release => {
                 let record = serving.record.release(committed, nonce);
                 let guard = Some(Guard::Match(serving.etag.clone()));
-                let request = Request::CasOwn { cell, guard, body: record.encode() };
+                let request = Request::CasOwn { cell, guard, body: Body(record.encode()) };
                 wishes.push(Wish::Request(Tag::Release, request));
                 self.cells.remove(&cell);
                 self.left.remove(&cell);
@@ -519,7 +520,7 @@ impl Process {
             }
             Answer::Object(None) => lease::Event::Read(Seen::Nothing),
             Answer::Object(Some((body, etag))) => {
-                let record = lease::Record::parse(&body).expect("only whole records are written");
+                let record = lease::Record::parse(&body.0).expect("only whole records are written");
                 lease::Event::Read(record.seen_by(&self.owner.session, etag))
             }
             Answer::Failed => lease::Event::ReadFailed,
@@ -535,7 +536,7 @@ impl Process {
         };
         match answer {
             Answer::Object(object) => {
-                let parse = |(body, etag): (Vec<u8>, Etag)| (Record::parse(&body), etag);
+                let parse = |(body, etag): (Body, Etag)| (Record::parse(&body.0), etag);
                 *read = object
                     .map(parse)
                     .map(|(record, etag)| (record.expect("only whole records are written"), etag));
@@ -549,7 +550,7 @@ impl Process {
                 claim::Event::Owner(Ok(read.clone()))
             }
             Answer::Cas(CasOutcome::Unknown) if broken == Broken::ClaimUnknownApplied => {
-                let body = wrote.as_ref().expect("a write").encode();
+                let body = Body(wrote.as_ref().expect("a write").encode());
                 claim::Event::Written(CasOutcome::Applied(etag(&body)))
             }
             Answer::Cas(outcome) => claim::Event::Written(outcome),
@@ -559,7 +560,7 @@ impl Process {
     }
     fn owner_lease(&self, now: u64, owner: &Owner, answer: Answer) -> claim::Event {
         let record = match answer {
-            Answer::Object(object) => object.map(|(body, _)| lease::Record::parse(&body)),
+            Answer::Object(object) => object.map(|(body, _)| lease::Record::parse(&body.0)),
             Answer::Failed => return claim::Event::ReadFailed,
             other => unreachable!("{other:?}"),
         };
@@ -595,7 +596,7 @@ impl Process {
         let token = FencingToken { epoch, session };
         match answer {
             Answer::Object(object) => Some(object.is_some_and(|(body, _)| {
-                Record::parse(&body).is_ok_and(|record| record.is_of(&token))
+                Record::parse(&body.0).is_ok_and(|record| record.is_of(&token))
             })),
             Answer::Failed => None,
             other => unreachable!("{other:?}"),
