@@ -9,9 +9,11 @@ use std::fmt;
 use celld_core::cas::{CasOutcome, Etag, Guard};
 use celld_core::cell::CellId;
 use celld_core::epoch::Epoch;
+use celld_core::lease;
 use celld_core::node::{NodeId, SessionId};
 use celld_core::ownership::{Base, Record};
 use celld_core::plan::{LtxFile, plan};
+use celld_core::time::Wall;
 use celld_core::txid::Txid;
 
 use super::checker::Checker;
@@ -93,6 +95,8 @@ pub struct Faults {
     pub pause: u64,
     /// A second process of the same node starts while the first lives.
     pub twin: u64,
+    /// Somebody deletes the lease records that are over by the middle of all clocks.
+    pub sweep: u64,
     /// Clocks differ by up to this.
     pub skew_ms: u64,
 }
@@ -124,6 +128,7 @@ impl Faults {
             crash: rate(60),
             pause: rate(60),
             twin: rate(40),
+            sweep: rate(200),
             skew_ms: if rng.chance(6_000) { 200 } else { 15_000 },
         }
     }
@@ -138,6 +143,7 @@ impl Faults {
             crash: 0,
             pause: 0,
             twin: 0,
+            sweep: 0,
             skew_ms: self.skew_ms,
         };
     }
@@ -213,6 +219,13 @@ impl Bucket {
                 Answer::History(self.restore(*cell, record, *ignores_base, checker))
             }
         }
+    }
+    /// Deletes the leases that are over at `wall`.
+    pub fn sweep(&mut self, wall: Wall) {
+        self.leases.retain(|_, (body, _)| {
+            let record = lease::Record::parse(&body.0).expect("only whole records are written");
+            wall < record.expires
+        });
     }
     /// What the real plan makes of the listing.
     fn restore(

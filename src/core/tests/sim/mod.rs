@@ -16,7 +16,7 @@ use celld_core::cas::CasOutcome;
 use celld_core::lease::Loss;
 use celld_core::node::{NodeId, SessionId};
 use celld_core::ownership::Owner;
-use celld_core::time::Micros;
+use celld_core::time::{Micros, Wall};
 
 use bucket::{Answer, Bucket, Faults, Hears, Request};
 use checker::Checker;
@@ -30,6 +30,11 @@ const SECOND: u64 = 1_000_000;
 /// Until here there are faults and clients; then both stop, and every cell must be served.
 const FAULTY: u64 = 60 * SECOND;
 const END: u64 = 120 * SECOND;
+
+/// What a wall clock shows that is ahead of the slowest one by `skew_ms`.
+fn wall(now: u64, skew_ms: u64) -> Wall {
+    Wall::from_millis(now / 1_000 + skew_ms)
+}
 
 /// The protocol, or one of the ways to get it wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +85,10 @@ pub struct Met {
     pub released: u64,
     /// Segments that came after their epoch was over.
     pub late: usize,
-    /// Sessions whose right expired, and that were replaced.
+    /// Sessions whose right expired, that were replaced, and whose record was deleted.
     pub expired: usize,
     pub replaced: usize,
+    pub missing: usize,
 }
 
 enum Happening {
@@ -160,6 +166,7 @@ pub fn run(seed: u64, broken: Broken, is_traced: bool) -> Outcome {
         late: checker.late(),
         expired: lost(Loss::Expired),
         replaced: lost(Loss::Replaced),
+        missing: lost(Loss::Missing),
     };
     Outcome { violation: checker.violation, trace, met }
 }
@@ -345,6 +352,9 @@ impl World {
         if self.draws.chance(self.faults.pause) {
             let until = self.now + self.draws.range(SECOND, 14 * SECOND);
             self.processes[index].paused_until = until;
+        }
+        if self.draws.chance(self.faults.sweep) {
+            self.bucket.sweep(wall(self.now, self.faults.skew_ms));
         }
         if self.draws.chance(self.faults.twin) {
             let node = self.draws.range(0, NODES);
