@@ -39,6 +39,8 @@ pub struct LtxFile {
 pub struct Plan {
     /// To apply, in order. Empty: the cell has no commits.
     pub files: Vec<LtxFile>,
+    /// Files of the cell's history that the chosen ones make superfluous.
+    pub superseded: Vec<LtxFile>,
     /// Keys that do not count, each with the reason. Worth a line in the log: none of them is
     /// written by a node that works as it should and is alone.
     pub strays: Vec<Stray>,
@@ -142,13 +144,17 @@ pub fn plan<'a>(
         };
         strays.push(Stray { key: key.to_owned(), reason });
     }
-    Ok(Plan { files: choose(files, base.txid)?, strays })
+    let (files, superseded) = choose(files, base.txid)?;
+    Ok(Plan { files, superseded, strays })
 }
 
 /// What it costs to reach a position: objects first, as each is a request, then bytes.
 type Cost = (usize, u64);
 
-fn choose(mut files: Vec<LtxFile>, base: Txid) -> Result<Vec<LtxFile>, PlanError> {
+/// The chosen ones in order, and the others.
+type Choice = (Vec<LtxFile>, Vec<LtxFile>);
+
+fn choose(mut files: Vec<LtxFile>, base: Txid) -> Result<Choice, PlanError> {
     let needed = files.iter().map(|file| file.max).fold(base, Txid::max);
     files.sort_by_key(|file| (file.max, file.min));
     // Cheapest way to each position that can be reached at all.
@@ -166,15 +172,24 @@ fn choose(mut files: Vec<LtxFile>, base: Txid) -> Result<Vec<LtxFile>, PlanError
     let (mut chosen, mut at) = (Vec::new(), needed);
     while at > Txid::ZERO {
         let start = files.partition_point(|file| file.max < at);
-        let ending = files[start..].iter().take_while(|file| file.max == at);
-        let ways = ending.filter_map(|file| Some((file, cost_with(&costs, file)?)));
-        let best = ways.min_by_key(|&(file, cost)| (Reverse(file.epoch), cost));
-        let (file, _) = best.expect("a position has a cost because a file reaches it");
+        let ending = (start..).zip(&files[start..]).take_while(|(_, file)| file.max == at);
+        let ways = ending.filter_map(|(n, file)| Some((n, file, cost_with(&costs, file)?)));
+        let best = ways.min_by_key(|&(_, file, cost)| (Reverse(file.epoch), cost));
+        let (n, file, _) = best.expect("a position has a cost because a file reaches it");
         at = file.follows();
-        chosen.push(file.clone());
+        chosen.push(n);
     }
-    chosen.reverse();
-    Ok(chosen)
+    let mut plan = Vec::with_capacity(chosen.len());
+    let mut others = Vec::new();
+    for (n, file) in files.into_iter().enumerate() {
+        if chosen.last() == Some(&n) {
+            chosen.pop();
+            plan.push(file);
+        } else {
+            others.push(file);
+        }
+    }
+    Ok((plan, others))
 }
 
 fn cost_with(costs: &BTreeMap<Txid, Cost>, file: &LtxFile) -> Option<Cost> {
@@ -288,6 +303,17 @@ mod tests {
         let files = [(1, 0, 1, 3), (1, 1, 3, 5), (1, 0, 4, 5), (1, 1, 2, 5), (1, 0, 6, 6)];
         let plan = vec![(1, 0, 1, 3), (1, 0, 4, 5), (1, 0, 6, 6)];
         assert_eq!(planned(&files, (1, 0), 2), Ok(plan));
+    }
+
+    #[test]
+    fn what_the_chosen_files_cover_is_superseded() {
+        let keys = [(0, 1, 3), (0, 4, 4), (1, 1, 4), (0, 5, 5)].map(|(level, min, max)| {
+            cell().ltx_key(epoch(1), level, Txid::new(min), Txid::new(max))
+        });
+        let listing = keys.iter().map(|key| (key.as_str(), 9));
+        let plan = plan(&cell(), listing, Base::ORIGIN, epoch(2)).expect("a plan");
+        let superseded: Vec<_> = plan.superseded.iter().map(|file| file.key(&cell())).collect();
+        assert_eq!(superseded, keys[..2]);
     }
 
     #[test]
