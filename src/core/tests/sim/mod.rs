@@ -4,6 +4,7 @@
 //!
 //! Units: µs of true time. All monotonic clocks show it; wall clocks differ from it.
 
+mod border;
 mod bucket;
 mod checker;
 mod process;
@@ -18,9 +19,10 @@ use celld_core::node::{NodeId, SessionId};
 use celld_core::ownership::Owner;
 use celld_core::time::{Micros, Wall};
 
+use border::{Input, Kind, Op, Tag, Who, Wish};
 use bucket::{Answer, Bucket, Faults, Hears, Request};
 use checker::Checker;
-use process::{Input, Kind, Op, Process, Tag, Who, Wish};
+use process::Process;
 use rng::Rng;
 
 const TTL: Micros = Micros::from_secs(10);
