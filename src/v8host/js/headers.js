@@ -5,7 +5,7 @@
 //! Values are strings of any characters; the border writes them as UTF-8, as on Cloudflare.
 //! Publishes `rt.headers`. Source: Fetch Standard, section 5.2; messages are workerd's.
 
-const { decorate, illegalInvocation, isObject, method, mismatch, record, required, sequence, uncurry } = rt.webidl;
+const { decorate, illegalInvocation, isObject, method, mismatch, pairIterable, record, required, sequence, uncurry } = rt.webidl;
 const { IteratorPrototype } = primordials;
 const { SafeMap, INTERNAL } = rt;
 const { Array, Object, Reflect, String, Symbol, TypeError } = globalThis;
@@ -267,35 +267,37 @@ class Headers {
     listSet(this.#list, key, text);
   }
 
-  entries() {
-    return new HeadersIterator(pairsOf(this), ENTRIES);
-  }
-
-  keys() {
-    return new HeadersIterator(pairsOf(this), KEYS);
-  }
-
-  values() {
-    return new HeadersIterator(pairsOf(this), VALUES);
-  }
-
-  forEach(callback, thisArg = undefined) {
-    const pairs = pairsOf(this);
-    if (typeof callback !== 'function') mismatch(method('Headers', 'forEach'), 0, 'function');
-    for (let i = 0; i < pairs.length; i++) apply(callback, thisArg, [pairs[i][1], pairs[i][0], this]);
-  }
-
   static {
     pairsOf = (headers) => {
       if (!isHeaders(headers)) illegalInvocation();
       if (headers.#pairs === null) headers.#pairs = listPairs(headers.#list);
       return headers.#pairs;
     };
+    pairIterable(Headers, 'Headers', pairsOf);
   }
 }
-Object.defineProperty(Headers.prototype, Symbol.iterator, {
-  __proto__: null, value: Headers.prototype.entries, writable: true, configurable: true,
-});
+
+// In place of those of `pairIterable`, whose iterators see changes.
+const snapshots = {
+  entries() {
+    return new HeadersIterator(pairsOf(this), ENTRIES);
+  },
+  keys() {
+    return new HeadersIterator(pairsOf(this), KEYS);
+  },
+  values() {
+    return new HeadersIterator(pairsOf(this), VALUES);
+  },
+  forEach(callback, thisArg = undefined) {
+    const pairs = pairsOf(this);
+    if (typeof callback !== 'function') mismatch(method('Headers', 'forEach'), 0, 'function');
+    for (let i = 0; i < pairs.length; i++) apply(callback, thisArg, [pairs[i][1], pairs[i][0], this]);
+  },
+};
+for (const name of Reflect.ownKeys(snapshots)) {
+  Object.defineProperty(Headers.prototype, name, { __proto__: null, value: snapshots[name] });
+}
+Object.defineProperty(Headers.prototype, Symbol.iterator, { __proto__: null, value: snapshots.entries });
 decorate(Headers);
 rt.expose('Headers', Headers);
 

@@ -195,6 +195,12 @@ class ByteController {
         request.chunk(filled);
         return;
       }
+      if (this.closeRequested && into.filled > 0 && into.filled % ELEMENT[tag] === 0) {
+        // Less than the minimum, but all there will ever be: as `readAtLeast` promises.
+        this.drained();
+        request.chunk(into.view());
+        return;
+      }
       if (this.closeRequested) {
         const error = new TypeError('The stream ends in the middle of an element of the view.');
         this.fail(error);

@@ -114,7 +114,7 @@ function strategyOf(strategy, fallback) {
   const given = strategy.highWaterMark;
   const mark = given === undefined ? fallback : +given;
   const size = callback(strategy, 'size', 'strategy');
-  if (isNaN(mark) || mark < 0) throw new RangeError('The highWaterMark of a queuing strategy must not be negative or NaN.');
+  if (given !== undefined && (isNaN(mark) || mark < 0)) throw new RangeError('The highWaterMark of a queuing strategy must not be negative or NaN.');
   return { mark, size: size === undefined ? undefined : (chunk) => +apply(size, undefined, [chunk]) };
 }
 
