@@ -38,7 +38,7 @@ struct Decoders {
 struct Waiting {
     decoder: Decoder,
     /// Removes the entry when the TextDecoder has been collected.
-    _owner: v8::Weak<v8::Object>,
+    owner: v8::Weak<v8::Object>,
 }
 
 /// `encode_utf8(text)`: a `Uint8Array`.
@@ -132,7 +132,7 @@ fn decode_stream(
     let decoders = RealmState::get(scope).of::<Decoders>();
     let waiting = decoders.waiting.borrow_mut().remove(&id);
     let (mut decoder, owner) = match waiting {
-        Some(waiting) => (waiting.decoder, Some(waiting._owner)),
+        Some(waiting) => (waiting.decoder, Some(waiting.owner)),
         None => (new_decoder(encoding, ignore_bom), None),
     };
     let Some(text) = decode_all(&mut decoder, args.get(2), fatal, last) else {
@@ -162,7 +162,7 @@ fn decode_stream(
                 )
             }
         };
-        decoders.waiting.borrow_mut().insert(id, Waiting { decoder, _owner: owner });
+        decoders.waiting.borrow_mut().insert(id, Waiting { decoder, owner: owner });
     }
     let Some(text) = text_value(scope, &text) else { return };
     let pair = [v8::Integer::new_from_unsigned(scope, id).into(), text];

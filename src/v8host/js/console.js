@@ -97,29 +97,29 @@ function drawTable(head, rows) {
   return text + rule('└', '┴', '┘');
 }
 
-/** Rows of a table: `[index, value]` of arrays, objects, maps and sets. */
+/** Rows of a table: `[index, value, key]`. Items of maps and sets are shown `whole`, without columns. */
 function tableRows(data) {
   const rows = [];
   if (data instanceof SafeMap) {
     P.MapPrototypeForEach(data, (value, key) => append(rows, [`${rows.length}`, value, key]));
-    return { index: '(iteration index)', rows, keyed: true };
+    return { index: '(iteration index)', rows, keyed: true, whole: true };
   }
   if (data instanceof P.Set) {
     P.SetPrototypeForEach(data, (value) => append(rows, [`${rows.length}`, value]));
-    return { index: '(iteration index)', rows, keyed: false };
+    return { index: '(iteration index)', rows, keyed: false, whole: true };
   }
   const keys = P.ObjectKeys(data);
   for (let i = 0; i < keys.length; i++) append(rows, [keys[i], data[keys[i]]]);
-  return { index: '(index)', rows, keyed: false };
+  return { index: '(index)', rows, keyed: false, whole: false };
 }
 
 function table(data, wanted) {
-  const { index, rows, keyed } = tableRows(data);
+  const { index, rows, keyed, whole } = tableRows(data);
   const columns = [];
   let plain = false;
   for (let r = 0; r < rows.length; r++) {
     const value = rows[r][1];
-    if (!isObject(value) || typeof value === 'function') {
+    if (whole || !isObject(value) || typeof value === 'function') {
       plain = true;
       continue;
     }
@@ -137,7 +137,7 @@ function table(data, wanted) {
     const { 0: name, 1: value, 2: key } = rows[r];
     const cells = [name];
     if (keyed) append(cells, cellText(key));
-    const object = isObject(value) && typeof value !== 'function';
+    const object = !whole && isObject(value) && typeof value !== 'function';
     for (let c = 0; c < columns.length; c++) {
       append(cells, object && P.ObjectHasOwn(value, columns[c]) ? cellText(value[columns[c]]) : '');
     }

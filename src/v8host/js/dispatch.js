@@ -26,6 +26,8 @@ class EventState {
 function release(event) {
   if (--event.pending > 0) return;
   if (signalCount > 0 && signals.delete(event.id)) signalCount--;
+  // Timers of a cell live on with it; what an event without a cell has left running ends here.
+  if (event.cell === undefined) rt.timers.forgetEvent(event.id);
   done(event.id);
 }
 

@@ -20,6 +20,13 @@ const codes = { __proto__: null };
 for (let i = 0; i < NAMES.length; i++) if (NAMES[i] !== '') codes[NAMES[i]] = i + 1;
 
 let isDOMException;
+let nameOf;
+
+/**
+ * `[message, name]` of an exception that `structuredClone` or storage has read. V8 lets no
+ * constructor run there, so that such an object has its parts in a private property instead.
+ */
+const cloned = (value) => (isObject(value) ? ops.cloned_exception(value) : undefined);
 
 class DOMException {
   #message;
@@ -41,22 +48,24 @@ class DOMException {
   }
 
   get name() {
-    if (!isDOMException(this)) illegalInvocation();
-    return this.#name;
+    return nameOf(this);
   }
 
   get message() {
-    if (!isDOMException(this)) illegalInvocation();
-    return this.#message;
+    if (isObject(this) && #message in this) return this.#message;
+    return (cloned(this) ?? illegalInvocation())[0];
   }
 
   get code() {
-    if (!isDOMException(this)) illegalInvocation();
-    return codes[this.#name] ?? 0;
+    return codes[nameOf(this)] ?? 0;
   }
 
   static {
-    isDOMException = (value) => isObject(value) && #name in value;
+    nameOf = (self) => {
+      if (isObject(self) && #name in self) return self.#name;
+      return (cloned(self) ?? illegalInvocation())[1];
+    };
+    isDOMException = (value) => isObject(value) && (#name in value || cloned(value) !== undefined);
   }
 }
 

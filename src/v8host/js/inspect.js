@@ -1,18 +1,19 @@
 //! How `console` shows values: nested objects, collections, errors, classes, in the manner of Node's
-//! `util.inspect`. Publishes `rt.inspect` and `rt.format`.
+//! `util.inspect`. Publishes `rt.inspect`.
 //!
-//! Invariant: no value makes this throw; no getter of a script runs, but for
-//! `Symbol.for('nodejs.util.inspect.custom')`, `toJSON` (`%j`) and `toString` (`%s`) when asked for.
+//! Invariant: no value makes this throw; no getter or method of a script
+//! runs, but for `Symbol.for('nodejs.util.inspect.custom')`.
 //! The layout (what shares a line) follows Node's, as workerd's does: 80 columns, three levels on a
 //! line, arrays of more than six short items in columns.
 
 const { append, getter, isInterface, isObject, pairsOf, uncurry } = rt.webidl;
 const P = primordials;
 const {
-  ArrayIsArray, ArrayPrototypeJoin: join, ErrorPrototypeToString, FunctionPrototypeToString, JSONStringify, MapPrototypeForEach,
+  ArrayIsArray, ArrayPrototypeJoin: join, ErrorPrototypeToString, FunctionPrototypeToString, MapPrototypeForEach,
   MapPrototypeGetSize, MathFloor, MathMax, MathMin, MathRound, MathSqrt, NumberPrototypeValueOf, ObjectIs,
-  ReflectGetOwnPropertyDescriptor: descriptorOf, ReflectGetPrototypeOf: prototypeOf, ReflectOwnKeys: ownKeys,
-  RegExpPrototypeToString, SetPrototypeForEach, SetPrototypeGetSize, StringPrototypeCharCodeAt: charCode,
+  ObjectPrototypeIsPrototypeOf: isPrototypeOf, ReflectGetOwnPropertyDescriptor: descriptorOf, ReflectOwnKeys: ownKeys,
+  ReflectGetPrototypeOf: prototypeOf, RegExpPrototypeToString, SetPrototypeForEach, SetPrototypeGetSize,
+  StringPrototypeCharCodeAt: charCode,
   StringPrototypeIncludes: includes, StringPrototypePadEnd: padEnd, StringPrototypePadStart: padStart,
   StringPrototypeRepeat: repeat, StringPrototypeSlice: slice, StringPrototypeSplit: split, StringPrototypeStartsWith: startsWith,
   BooleanPrototypeValueOf, StringPrototypeValueOf, SymbolPrototypeValueOf, SymbolPrototypeToString, BigIntPrototypeValueOf,
@@ -41,6 +42,8 @@ function probe(read, value) {
     return undefined;
   }
 }
+
+const isProxy = (value) => ops.proxy_target(value) !== undefined;
 
 // --- Primitive values.
 
@@ -109,11 +112,12 @@ function formatPrimitive(ctx, value) {
 /** Name of the class, from the first prototype with a constructor of its own; null without one. */
 function className(value) {
   for (let object = value; object !== null; object = prototypeOf(object)) {
-    if (ops.proxy_target(object) !== undefined) return 'Object';
+    if (isProxy(object)) return 'Object';
     const descriptor = descriptorOf(object, 'constructor');
-    if (descriptor !== undefined && typeof descriptor.value === 'function') {
+    if (descriptor !== undefined && typeof descriptor.value === 'function' && !isProxy(descriptor.value)) {
       const name = descriptorOf(descriptor.value, 'name')?.value;
-      if (typeof name === 'string' && name !== '') return name;
+      const prototype = descriptorOf(descriptor.value, 'prototype')?.value;
+      if (typeof name === 'string' && name !== '' && isObject(prototype) && isPrototypeOf(prototype, value)) return name;
     }
   }
   return null;
@@ -122,7 +126,7 @@ function className(value) {
 /** `Symbol.toStringTag` as data, or of a class of the runtime; scripts' getters do not run. */
 function tagOf(value) {
   for (let object = value; object !== null; object = prototypeOf(object)) {
-    if (ops.proxy_target(object) !== undefined) return '';
+    if (isProxy(object)) return '';
     const descriptor = descriptorOf(object, Symbol.toStringTag);
     if (descriptor !== undefined) return typeof descriptor.value === 'string' ? descriptor.value : '';
   }
@@ -137,7 +141,6 @@ function prefix(value, name, fallback, size = -1) {
   else text = `${name}${count} `;
   const tag = tagOf(value);
   if (tag !== '' && tag !== name && tag !== fallback) text += `[${tag}] `;
-  else if (name !== null && fallback !== '' && fallback !== name && fallback !== 'Object') text += `[${fallback}] `;
   return text;
 }
 
@@ -259,8 +262,19 @@ function formatBuffer(ctx, value, length, output) {
   append(output, `byteLength: ${length}`);
 }
 
+const nativeStack = descriptorOf(new Error(), 'stack').get;
+const readStack = nativeStack === undefined ? undefined : uncurry(nativeStack);
+
+/** The stack of an error: data, or V8's own accessor. */
+function stackOf(error) {
+  const descriptor = descriptorOf(error, 'stack');
+  if (descriptor === undefined) return undefined;
+  if (readStack !== undefined && descriptor.get === nativeStack) return probe(readStack, error);
+  return descriptor.value;
+}
+
 function errorBase(ctx, value) {
-  const stack = descriptorOf(value, 'stack')?.value;
+  const stack = stackOf(value);
   let text = typeof stack === 'string' && stack !== '' ? stack : probe(ErrorPrototypeToString, value) ?? 'Error';
   if (!includes(text, '\n')) text = `[${text}]`;
   if (ctx.indent === 0) return text;
@@ -274,7 +288,7 @@ function errorKeys(ctx, value) {
   for (let i = 0; i < keys.length; i++) {
     const key = keys[i];
     if (key === 'stack' || key === 'message') continue;
-    if (key === 'name' && includes(descriptorOf(value, 'stack')?.value ?? '', `${descriptorOf(value, key).value}`)) continue;
+    if (key === 'name' && includes(`${stackOf(value) ?? ''}`, `${descriptorOf(value, key).value}`)) continue;
     append(rest, key);
   }
   if (!ctx.showHidden) {
@@ -348,6 +362,24 @@ function exotic(ctx, value, name, depth) {
   return null;
 }
 
+/** The entries of another iterable class of the runtime, such as Headers; null for the rest. */
+function entriesOf(value) {
+  for (let object = prototypeOf(value); object !== null; object = prototypeOf(object)) {
+    if (!isInterface(object)) continue;
+    const entries = descriptorOf(object, 'entries')?.value;
+    if (typeof entries !== 'function') continue;
+    const list = [];
+    try {
+      const iterator = apply(entries, value, []);
+      for (let step = iterator.next(); !step.done; step = iterator.next()) append(list, step.value);
+    } catch {
+      return null;
+    }
+    return list;
+  }
+  return null;
+}
+
 function shapeOf(ctx, value, name, depth) {
   if (ArrayIsArray(value)) {
     const open = name === 'Array' && tagOf(value) === '' ? '[' : `${prefix(value, name, 'Array', value.length)}[`;
@@ -377,7 +409,7 @@ function shapeOf(ctx, value, name, depth) {
     const found = exotic(ctx, value, name, depth) ?? primitiveObject(ctx, value, name);
     if (found !== null) return found;
   }
-  const pairs = pairsOf(value);
+  const pairs = pairsOf(value) ?? entriesOf(value);
   if (pairs !== null) {
     const out = shape('', `${prefix(value, name, 'Object', pairs.length)}{`, '}', keysOf(ctx, value, false));
     formatEntries(ctx, pairs.length, (each) => {
@@ -406,7 +438,7 @@ function intoColumns(ctx, output, value) {
   }
   const cell = longest + 2;
   if (cell * 3 + ctx.indent >= WIDTH || (total / cell <= 5 && longest > 6)) return output;
-  const biased = MathMax(cell - MathSqrt(cell - total / output.length), 1);
+  const biased = MathMax(cell - 3 - MathSqrt(cell - total / output.length), 1);
   const columns = MathMin(
     MathRound(MathSqrt(2.5 * biased * count) / biased), MathFloor((WIDTH - ctx.indent) / cell), COMPACT * 4, 15,
   );
@@ -529,87 +561,5 @@ function inspect(value, options = undefined) {
   }
 }
 
-// --- Format strings.
-
-function formatNumber(value, convert) {
-  if (typeof value === 'bigint') return `${value}n`;
-  if (typeof value === 'symbol') return 'NaN';
-  const number = probe(convert, value);
-  return number === undefined ? 'NaN' : formatPrimitive(null, number);
-}
-
-/** Whether `String(value)` would run a `toString` that a script wrote. */
-function hasOwnToString(value) {
-  if (ops.proxy_target(value) !== undefined) return false;
-  for (let object = value; object !== null; object = prototypeOf(object)) {
-    if (ops.proxy_target(object) !== undefined) return false;
-    const descriptor = descriptorOf(object, 'toString');
-    if (descriptor !== undefined) {
-      const { value: method } = descriptor;
-      return typeof method === 'function' && !isInterface(object) && object !== P.DatePrototype
-        && object !== P.ArrayPrototype && object !== P.ObjectPrototype && object !== P.ErrorPrototype;
-    }
-  }
-  return false;
-}
-
-function formatPlain(value) {
-  if (typeof value === 'number' || typeof value === 'bigint') return formatPrimitive(null, value);
-  if (isObject(value) && typeof value !== 'function' && !hasOwnToString(value)) return inspect(value, { depth: 0 });
-  return probe(String, value) ?? inspect(value, { depth: 0 });
-}
-
-function formatJson(value) {
-  try {
-    return `${JSONStringify(value)}`;
-  } catch (error) {
-    if (isObject(error) && includes(probe((e) => e.message, error) ?? '', 'circular structure')) return '[Circular]';
-    return `<Formatting threw (${inspect(error)})>`;
-  }
-}
-
-const DIRECTIVES = {
-  __proto__: null,
-  s: formatPlain,
-  d: (value) => formatNumber(value, (v) => +v),
-  i: (value) => formatNumber(value, (v) => P.NumberParseInt(v)),
-  f: (value) => (typeof value === 'symbol' ? 'NaN' : formatNumber(probe(P.NumberParseFloat, value), (v) => +v)),
-  j: formatJson,
-  o: (value) => inspect(value, { showHidden: true, depth: 4 }),
-  O: (value) => inspect(value),
-  // Styles mean nothing here.
-  c: () => '',
-};
-
-/** The text of a console call: `%` directives of the first string, then the rest with blanks. */
-function format(args) {
-  let text = '';
-  let next = 0;
-  if (typeof args[0] === 'string') {
-    next = 1;
-    const first = args[0];
-    let from = 0;
-    for (let i = 0; args.length > 1 && i < first.length - 1; i++) {
-      if (first[i] !== '%') continue;
-      const directive = first[i + 1];
-      if (directive === '%') {
-        text += `${slice(first, from, i)}%`;
-      } else if (DIRECTIVES[directive] !== undefined && next < args.length) {
-        text += slice(first, from, i) + DIRECTIVES[directive](args[next++]);
-      } else {
-        continue;
-      }
-      from = i + 2;
-      i++;
-    }
-    text += slice(first, from);
-  }
-  for (let i = next; i < args.length; i++) {
-    if (i > 0) text += ' ';
-    text += typeof args[i] === 'string' ? args[i] : inspect(args[i]);
-  }
-  return text;
-}
-
 rt.inspect = inspect;
-rt.format = format;
+rt.inspection = { formatPrimitive, isProxy, probe };

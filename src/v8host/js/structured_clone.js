@@ -13,15 +13,15 @@ rt.expose('structuredClone', function structuredClone(value, options = undefined
   const given = options.transfer;
   if (given === undefined) return ops.structured_clone(value);
   const list = sequence(given, (item) => {
-    if (!isObject(item)) throw new TypeError(`${where}: a value in the transfer list is not of type 'object'.`);
+    if (!isArrayBuffer(item)) throw new TypeError('Object is not transferable');
     return item;
   });
-  if (list === null) throw new TypeError(`${where}: the 'transfer' option is not iterable.`);
+  if (list === null) {
+    throw new TypeError("Incorrect type for the 'transfer' field on 'StructuredCloneOptions': the provided value is not "
+      + "of type 'Array'.");
+  }
   const buffers = [];
   for (let i = 0; i < list.length; i++) {
-    if (!isArrayBuffer(list[i])) {
-      throw rt.domException(`Value at index ${i} of the transfer list is not transferable.`, 'DataCloneError');
-    }
     if (isDetached(list[i])) {
       throw rt.domException(`ArrayBuffer at index ${i} of the transfer list is already detached.`, 'DataCloneError');
     }

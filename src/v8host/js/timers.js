@@ -7,17 +7,21 @@
 //! Source: HTML Standard, section 8.6; workerd for the bound.
 
 const {
-  append, convert, decorate, illegalConstructor, illegalInvocation, isObject, method, mismatch, required, uncurry,
+  convert, decorate, getter, illegalConstructor, illegalInvocation, isObject, method, mismatch, required, uncurry,
 } = rt.webidl;
 const { apply } = Reflect;
 const { isFinite } = Number;
 const { trunc } = Math;
 const SafeMap = Map;
+const SafeSet = Set;
 const SafePromise = Promise;
 const mapGet = uncurry(Map.prototype.get);
 const mapSet = uncurry(Map.prototype.set);
 const mapRemove = uncurry(Map.prototype.delete);
-const mapEach = uncurry(Map.prototype.forEach);
+const setAdd = uncurry(Set.prototype.add);
+const setRemove = uncurry(Set.prototype.delete);
+const setEach = uncurry(Set.prototype.forEach);
+const setSize = getter(Set.prototype, 'size');
 
 /** workerd's bound. */
 const ACTIVE_MAX = 10_000;
@@ -29,8 +33,8 @@ const SCOPE = 'ServiceWorkerGlobalScope';
 const active = new SafeMap();
 /** Id that the script knows -> timer; for intervals only, whose host number changes. */
 const intervals = new SafeMap();
-/** Owner -> how many timers it has. */
-const counts = new SafeMap();
+/** Owner -> the Set of its timers. */
+const owners = new SafeMap();
 
 /** Cells and events are numbered apart, both from 0. */
 const ownerOf = (frame) => (frame === undefined ? -1 : frame.cell === undefined ? -2 - frame.event : frame.cell);
@@ -45,15 +49,18 @@ function start(callback, delay, args, repeat) {
   rt.checkIo();
   const frame = rt.frame();
   const owner = ownerOf(frame);
-  const count = mapGet(counts, owner) ?? 0;
-  if (count >= ACTIVE_MAX) {
+  let own = mapGet(owners, owner);
+  if (own === undefined) {
+    own = new SafeSet();
+    mapSet(owners, owner, own);
+  } else if (setSize(own) >= ACTIVE_MAX) {
     throw rt.domException('You have exceeded the number of active timeouts you may set. max active timeouts: '
-      + `${ACTIVE_MAX}, current active timeouts: ${count}`, 'QuotaExceededError');
+      + `${ACTIVE_MAX}, current active timeouts: ${setSize(own)}`, 'QuotaExceededError');
   }
   const hostId = ops.set_timer(delay);
   const timer = { __proto__: null, id: hostId, hostId, callback, delay, args, repeat, frame, owner };
   mapSet(active, hostId, timer);
-  mapSet(counts, owner, count + 1);
+  setAdd(own, timer);
   if (repeat) mapSet(intervals, hostId, timer);
   return hostId;
 }
@@ -62,9 +69,9 @@ function start(callback, delay, args, repeat) {
 function forget(timer) {
   if (!mapRemove(active, timer.hostId)) return;
   if (timer.repeat) mapRemove(intervals, timer.id);
-  const count = mapGet(counts, timer.owner) - 1;
-  if (count === 0) mapRemove(counts, timer.owner);
-  else mapSet(counts, timer.owner, count);
+  const own = mapGet(owners, timer.owner);
+  setRemove(own, timer);
+  if (setSize(own) === 0) mapRemove(owners, timer.owner);
 }
 
 /** Stops a timer; an id that is unknown or over is no error. */
@@ -97,12 +104,9 @@ rt.entry.timer = (hostId) => {
   if (timer !== undefined) rt.runIn(timer.frame, fire, undefined, timer);
 };
 
-function forgetAll(belongs) {
-  const found = [];
-  mapEach(active, (timer) => {
-    if (timer.frame !== undefined && belongs(timer.frame)) append(found, timer);
-  });
-  for (let i = 0; i < found.length; i++) forget(found[i]);
+function forgetAll(owner) {
+  const own = mapGet(owners, owner);
+  if (own !== undefined) setEach(own, forget);
 }
 
 rt.timers = {
@@ -110,9 +114,9 @@ rt.timers = {
   after: (ms, callback) => start(callback, delayOf(ms), [], false),
   cancel,
   /** For the engine, when it closes a cell: the host has dropped its timers. */
-  forgetCell: (cell) => forgetAll((frame) => frame.cell === cell),
+  forgetCell: (cell) => forgetAll(cell),
   /** For the engine, when the last of an event without a cell is over. */
-  forgetEvent: (event) => forgetAll((frame) => frame.cell === undefined && frame.event === event),
+  forgetEvent: (event) => forgetAll(-2 - event),
 };
 
 function timerFunction(name, repeat) {
