@@ -13,6 +13,7 @@ extern crate std;
 pub mod cas;
 pub mod cell;
 pub mod claim;
+pub mod compaction;
 pub mod epoch;
 pub mod eviction;
 pub mod gate;

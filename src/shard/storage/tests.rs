@@ -2,13 +2,16 @@
 
 use std::fmt::Write as _;
 
+use celld_core::cell::CellId;
+use celld_core::epoch::Epoch;
 use celld_core::ltx::{Item, Pages};
+use celld_core::ownership::Base;
 use celld_core::time::Wall;
 use celld_core::txid::{Checksum, Txid};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use super::restore::Applier;
+use super::restore::{Applier, RestoreError, Restored, restore};
 use super::*;
 
 const NOW: Wall = Wall::from_millis(1_700_000_000_000);
@@ -475,4 +478,135 @@ fn files_of_another_history_or_damaged_ones_are_refused() {
     let half = wrong.len() / 2;
     wrong[half] ^= 0x10;
     refuse(&[a, &wrong], "of the LTX file");
+}
+
+/// A cell whose files lie in a bucket.
+struct Stored {
+    bench: Bench,
+    bucket: celld_s3::Bucket,
+    cell: CellId,
+}
+
+const LIMIT: Epoch = Epoch::FIRST.next();
+
+impl Stored {
+    async fn with_commits(commits: u64) -> Self {
+        let bench = Bench::new();
+        let bucket =
+            celld_s3::Bucket::open_dir(&bench.dir.path().join("bucket")).expect("a bucket");
+        let cell = CellId::new("app.Room", &"0a".repeat(32)).expect("a good name");
+        bench.run("CREATE TABLE t(id INTEGER PRIMARY KEY, b)");
+        let mut stored = Self { bench, bucket, cell };
+        for n in 1..=commits {
+            stored.bench.run(&format!("INSERT INTO t VALUES ({n}, randomblob(2000))"));
+            stored.upload_pending().await;
+        }
+        stored
+    }
+
+    async fn upload_pending(&mut self) -> String {
+        let segment = self.bench.encode();
+        let file = self.bench.files.last().expect("a file").clone();
+        self.upload(0, segment, file).await
+    }
+
+    async fn upload(&self, level: u8, segment: Segment, file: Vec<u8>) -> String {
+        let key = self.cell.ltx_key(Epoch::FIRST, level, segment.min, segment.max);
+        self.bucket.put(&key, file.into()).await.expect("an upload");
+        key
+    }
+
+    async fn restore(&self, base: u64) -> Result<Restored, RestoreError> {
+        let base = Base { epoch: Epoch::FIRST, txid: Txid::new(base) };
+        restore(&self.bucket, &self.cell, base, LIMIT, self.bench.place()).await
+    }
+
+    async fn assert_restores(&self) -> Restored {
+        let txid = self.bench.store.txid().get();
+        let restored = self.restore(txid).await.expect("a database");
+        let live = bytes_of(&self.bench.store.shared.borrow().image);
+        assert!(bytes_of(&restored.image) == live);
+        assert_eq!(restored.image.position(), self.bench.store.encoded());
+        restored
+    }
+}
+
+#[test]
+fn a_cell_is_restored_from_the_bucket_and_goes_on() {
+    celld_rt::block_on(async {
+        let mut stored = Stored::with_commits(40).await;
+        let restored = stored.assert_restores().await;
+        assert_eq!(restored.files.len(), 40);
+        // The next owner continues: its segment follows the restored ones.
+        let (store, db) = CellStore::open(restored.image).expect("the cell");
+        (stored.bench.store, stored.bench.db) = (store, db);
+        stored.bench.run("DELETE FROM t WHERE id % 2 = 0");
+        stored.upload_pending().await;
+        let min = Txid::new(5);
+        let mut file = vec![];
+        stored.bench.store.begin_compaction(min, NOW).expect("a boundary of the old owner");
+        let made = stored.bench.store.compaction_step(usize::MAX, &mut file).expect("pages");
+        stored.upload(1, made.expect("one step"), file).await;
+        let restored = stored.assert_restores().await;
+        assert_eq!((restored.files.len(), restored.superseded.len()), (5, 37));
+        let keys: Vec<_> = restored.superseded.iter().map(|old| old.key(&stored.cell)).collect();
+        stored.bucket.delete(&keys).await.expect("deletion");
+        assert_eq!(stored.assert_restores().await.superseded, []);
+    });
+}
+
+#[test]
+fn a_cell_without_files_is_empty_only_if_its_record_says_so() {
+    celld_rt::block_on(async {
+        let stored = Stored::with_commits(0).await;
+        let restored = stored.restore(0).await.expect("an empty cell");
+        assert_eq!((restored.image.pages(), restored.files.len()), (0, 0));
+        let lost = stored.restore(1).await.err().expect("a commit is missing");
+        assert!(matches!(lost, RestoreError::Plan { .. }), "{lost}");
+    });
+}
+
+#[test]
+fn damaged_cut_swapped_and_missing_files_are_errors_with_their_key() {
+    celld_rt::block_on(async {
+        let mut stored = Stored::with_commits(4).await;
+        let key = stored.upload_pending_row().await;
+        let good = stored.bucket.get(&key).await.expect("a read").expect("a file").body;
+        let other = stored.bench.files[2].clone();
+        let mut changed = good.to_vec();
+        let middle = changed.len() / 2;
+        changed[middle] ^= 4;
+        let cases = [changed, good[..good.len() - 3].to_vec(), vec![], other, b"LTX?".to_vec()];
+        for bad in cases {
+            stored.bucket.put(&key, bad.into()).await.expect("an upload");
+            let error = stored.restore(5).await.err().expect("a bad file");
+            assert!(matches!(&error, RestoreError::File { key: k, .. } if *k == key), "{error}");
+            assert!(error.to_string().contains(&key), "{error}");
+        }
+        stored.bucket.delete(std::slice::from_ref(&key)).await.expect("deletion");
+        let error = stored.restore(5).await.err().expect("a missing file");
+        assert!(matches!(error, RestoreError::Plan { .. }), "{error}");
+        stored.bucket.put(&key, good).await.expect("an upload");
+        stored.assert_restores().await;
+    });
+}
+
+impl Stored {
+    async fn upload_pending_row(&mut self) -> String {
+        self.bench.run("INSERT INTO t(b) VALUES (randomblob(9000))");
+        self.upload_pending().await
+    }
+}
+
+/// One file that is read in several pieces, and many small ones.
+#[test]
+fn large_snapshots_are_read_in_pieces() {
+    celld_rt::block_on(async {
+        let mut stored = Stored::with_commits(1).await;
+        stored.bench.run("INSERT INTO t(b) VALUES (randomblob(9000000))");
+        stored.upload_pending().await;
+        let restored = stored.assert_restores().await;
+        assert!(restored.files[1].bytes > 8 << 20, "{:?}", restored.files);
+        assert!(restored.image.position().txid == Txid::new(2));
+    });
 }
