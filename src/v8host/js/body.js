@@ -93,6 +93,7 @@ class Gatherer {
     this.pieces = [];
     this.total = 0;
     this.done = new Deferred();
+    this.frame = rt.frame();
   }
 
   add(bytes) {

@@ -96,7 +96,9 @@ impl Host {
         self.response = None;
         while self.response.is_none() {
             if !self.step() {
-                return Err(Failure::new("Error", "the test never ends: nothing is left that could happen"));
+                let reported: Vec<String> = self.uncaught.drain(..).map(|failure| failure.to_string()).collect();
+                let text = format!("the test never ends: nothing is left that could happen; reported: {reported:?}");
+                return Err(Failure::new("Error", text));
             }
         }
         self.response.take().expect("the loop has ended with it")
@@ -190,10 +192,7 @@ impl Host {
             (Some(Waiter::Test), Ok(mut response)) => match std::mem::take(&mut response.body) {
                 Body::Empty => self.response = Some(Ok((response, Vec::new()))),
                 Body::Bytes(bytes) => self.response = Some(Ok((response, bytes.to_vec()))),
-                Body::Stream { id, .. } => {
-                    self.sinks.insert(id, Sink::Test(response, Vec::new()));
-                    self.queue.push_back(Input::Pull { stream: id });
-                }
+                Body::Stream { id, .. } => self.collect(id, Sink::Test(response, Vec::new())),
             },
             (Some(Waiter::Test), Err(failure)) => self.response = Some(Err(failure)),
             (Some(Waiter::Call(call)), Ok(mut response)) => {
@@ -211,9 +210,33 @@ impl Host {
         }
     }
 
+    /// Reads a whole stream into a sink: one that JavaScript makes, or one of ours that passes through.
+    fn collect(&mut self, id: StreamId, sink: Sink) {
+        match self.sources.remove(&id) {
+            None => {
+                self.sinks.insert(id, sink);
+                self.queue.push_back(Input::Pull { stream: id });
+            }
+            Some(Source::Relay(from)) => {
+                self.sinks.insert(from, sink);
+                self.queue.push_back(Input::Pull { stream: from });
+            }
+            Some(Source::Pieces(pieces)) => {
+                self.sinks.insert(id, sink);
+                for piece in pieces {
+                    self.chunk(id, Ok(Some(piece)));
+                }
+                self.chunk(id, Ok(None));
+            }
+        }
+    }
+
     /// A body that JavaScript makes, as one that it reads.
     fn relay(&mut self, body: Body) -> Body {
         let Body::Stream { id: from, length } = body else { return body };
+        if self.sources.contains_key(&from) {
+            return Body::Stream { id: from, length };
+        }
         let id = StreamId(self.number());
         self.sinks.insert(from, Sink::Relay(id));
         self.sources.insert(id, Source::Relay(from));
@@ -267,10 +290,7 @@ impl Host {
         match std::mem::take(&mut request.body) {
             Body::Empty => self.serve(call, &request, b""),
             Body::Bytes(bytes) => self.serve(call, &request, &bytes),
-            Body::Stream { id, .. } => {
-                self.sinks.insert(id, Sink::Request(call, request, Vec::new()));
-                self.queue.push_back(Input::Pull { stream: id });
-            }
+            Body::Stream { id, .. } => self.collect(id, Sink::Request(call, request, Vec::new())),
         }
     }
 

@@ -1,0 +1,111 @@
+// An event from its delivery to its end: handlers, ctx, failures.
+import { assert, assertEquals, assertRejects, assertThrows, test } from 'test';
+
+const log = [];
+
+export default {
+  fetch(request, env, ctx) {
+    switch (new URL(request.url).pathname) {
+      case '/sync':
+        return new Response('sync');
+      case '/promise':
+        return Promise.resolve(new Response('promise'));
+      case '/thenable':
+        return { then: (resolve) => resolve(new Response('thenable')) };
+      case '/throw':
+        throw new RangeError('thrown');
+      case '/reject':
+        return Promise.reject(new TypeError('rejected'));
+      case '/nothing':
+        return undefined;
+      case '/text':
+        return 'text';
+      case '/object':
+        return Promise.resolve({ status: 200 });
+      case '/used': {
+        const response = new Response('x');
+        return response.text().then(() => response);
+      }
+      case '/error':
+        return Response.error();
+      case '/wait':
+        ctx.waitUntil(scheduler.wait(20).then(() => log.push('waited')));
+        ctx.waitUntil('no promise');
+        return new Response('early');
+      case '/wait-fails':
+        ctx.waitUntil(Promise.reject(new RangeError('in the background')));
+        return new Response('fine');
+      case '/pass-through':
+        ctx.passThroughOnException();
+        throw new RangeError('not passed');
+      case '/this':
+        return new Response(String(this === undefined ? 'undefined' : typeof this.fetch));
+      default:
+        return Response.json([request.method, Object.prototype.toString.call(env), ctx.constructor.name, ctx.props]);
+    }
+  },
+  scheduled(controller, env, ctx) {
+    log.push([controller.cron, typeof controller.scheduledTime, controller.type, controller.noRetry(), typeof ctx.waitUntil]);
+    if (controller.cron === 'fail') throw new RangeError('cron');
+  },
+};
+
+const text = async (path) => (await fetch(`http://self.test${path}`)).text();
+const WRONG = "Incorrect type for Promise: the Promise did not resolve to 'Response'.";
+
+test('a response at once, later, from a thenable', async () => {
+  assertEquals([await text('/sync'), await text('/promise'), await text('/thenable')], ['sync', 'promise', 'thenable']);
+  assertEquals(await text('/this'), 'function');
+  assertEquals(JSON.parse(await text('/arguments')), ['GET', '[object Object]', 'ExecutionContext', {}]);
+});
+
+test('failures of the handler', async () => {
+  await assertRejects(text('/throw'), RangeError, 'thrown');
+  await assertRejects(text('/reject'), TypeError, 'rejected');
+  await assertRejects(text('/pass-through'), RangeError, 'not passed');
+  for (const path of ['/nothing', '/text', '/object']) await assertRejects(text(path), TypeError, WRONG);
+  await assertRejects(text('/used'), TypeError, /^Body has already been used/);
+  await assertRejects(text('/error'), TypeError);
+});
+
+test('waitUntil', async () => {
+  log.length = 0;
+  assertEquals(await text('/wait'), 'early');
+  assertEquals(log, []);
+  await scheduler.wait(50);
+  assertEquals(log, ['waited']);
+});
+
+test('a rejection in waitUntil is reported', async () => {
+  assertEquals(await text('/wait-fails'), 'fine');
+  const lines = await (await fetch('http://harness.test/uncaught')).json();
+  assertEquals(lines.length, 1);
+  assert(lines[0].includes('in the background'), lines[0]);
+});
+
+test('scheduled', async () => {
+  log.length = 0;
+  await fetch('http://harness.test/scheduled?cron=5');
+  assertEquals(log, [['5', 'number', 'scheduled', undefined, 'function']]);
+});
+
+test('ctx', (env, ctx) => {
+  assertEquals(String(ctx), '[object ExecutionContext]');
+  const { waitUntil, passThroughOnException } = ctx;
+  assertThrows(() => waitUntil(Promise.resolve()), TypeError, /^Illegal invocation/);
+  assertThrows(() => passThroughOnException(), TypeError, /^Illegal invocation/);
+  assertThrows(() => ctx.waitUntil(), TypeError);
+  assertThrows(() => new ctx.constructor(), TypeError, 'Illegal constructor');
+  assertEquals(ctx.props === ctx.props, true);
+});
+
+test('streams of one event are not for another', async () => {
+  // Kept on purpose: a body of this event, read from the next one.
+  globalThis.kept = (await fetch('http://echo.test/?stream')).body.getReader();
+});
+
+test('… and say so', async () => {
+  const reader = globalThis.kept;
+  delete globalThis.kept;
+  await assertRejects(reader.read(), Error, /^Cannot perform I\/O on behalf of a different request\./);
+});
