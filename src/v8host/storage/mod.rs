@@ -453,7 +453,7 @@ impl Database {
                 self.db,
                 start,
                 length,
-                ffi::SQLITE_PREPARE_PERSISTENT as u32,
+                ffi::SQLITE_PREPARE_PERSISTENT,
                 &mut raw,
                 &mut tail,
             )

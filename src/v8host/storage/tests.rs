@@ -605,7 +605,7 @@ fn the_size_counts_pages_in_use() {
     let db = database();
     run(&db, "CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob(100000))");
     let full = db.size().unwrap();
-    assert!(full >= 100_000 && full % 4096 == 0, "{full}");
+    assert!(full >= 100_000 && full.is_multiple_of(4096), "{full}");
     db.delete_all().unwrap();
     assert!(db.size().unwrap() < full);
 }

@@ -1,0 +1,451 @@
+//! Durable Objects: namespaces, ids and stubs on one side, the cell's `ctx` and its sections on the
+//! other. Publishes `rt.cells` (slot -> cell), `rt.cellState` and `rt.namespaceOf`.
+//!
+//! Invariant: code of a cell runs in a frame with the cell's slot; code in a section runs in a frame
+//! with the section's number too, and the host lets answers to that section through.
+//! Messages are workerd's.
+
+const {
+  decorate, dictionary, illegalConstructor, illegalInvocation, isObject, method, mismatch, required,
+} = rt.webidl;
+const { INTERNAL, SafeMap } = rt;
+const { markHandled, rejectedWith, resolvedWith, then } = rt.promises;
+const {
+  Error, ObjectDefineProperty, ObjectFreeze, ObjectSetPrototypeOf, ObjectPrototype, Proxy, ReflectApply, ReflectGet, TypeError,
+} = primordials;
+
+const NO_JURISDICTION = 'Jurisdiction restrictions are not implemented in celld.';
+
+const readOnly = (target, name, value) => ObjectDefineProperty(target, name, { __proto__: null, value, enumerable: true });
+
+// --- Ids.
+
+let ids;
+
+class DurableObjectId {
+  #hex;
+  /** Key of the namespace that the id is for. */
+  #namespace;
+
+  constructor(token, hex, namespace, name) {
+    if (token !== INTERNAL) illegalConstructor();
+    this.#hex = hex;
+    this.#namespace = namespace;
+    readOnly(this, 'name', name);
+    readOnly(this, 'jurisdiction', undefined);
+  }
+
+  static {
+    ids = {
+      isId: (value) => isObject(value) && #hex in value,
+      hex: (id) => id.#hex,
+      namespace: (id) => id.#namespace,
+    };
+  }
+
+  toString() {
+    if (!ids.isId(this)) illegalInvocation();
+    return this.#hex;
+  }
+
+  equals(other) {
+    if (!ids.isId(this)) illegalInvocation();
+    if (!ids.isId(other)) mismatch(method('DurableObjectId', 'equals'), 0, 'DurableObjectId');
+    return this.#hex === other.#hex;
+  }
+}
+decorate(DurableObjectId);
+
+// --- Stubs.
+
+/** Members that a stub does not take for the name of a method: promises and JSON ask for them. */
+const NO_METHOD = { __proto__: null, then: 1, toJSON: 1, connect: 0 };
+
+/**
+ * What a stub inherits from: any name that it does not have is a method of the object. Calls of
+ * methods are not implemented: they reject, and say so.
+ */
+const anyMethod = new Proxy({ __proto__: null }, {
+  __proto__: null,
+  get(target, name, receiver) {
+    if (typeof name !== 'string' || NO_METHOD[name] === 1) return ReflectGet(ObjectPrototype, name, receiver);
+    if (name in ObjectPrototype) return ReflectGet(ObjectPrototype, name, receiver);
+    return function call() {
+      return rejectedWith(new Error(`Calling "${name}" on a Durable Object is not implemented in celld yet: `
+        + 'only fetch() reaches another object.'));
+    };
+  },
+});
+
+/** Stubs are numbered in a realm: calls on one stub arrive in order. */
+let stubs = 0;
+
+/** The class of stubs, which workerd calls `DurableObject` too. */
+class DurableObject {
+  #number;
+  #class;
+  #namespace;
+  #id;
+  /** The failure that broke this stub: every later call fails with it. */
+  #broken = null;
+
+  constructor(token, className, namespace, id) {
+    if (token !== INTERNAL) illegalConstructor();
+    stubs += 1;
+    this.#number = stubs;
+    this.#class = className;
+    this.#namespace = namespace;
+    this.#id = id;
+    readOnly(this, 'name', id.name);
+    readOnly(this, 'id', id);
+  }
+
+  fetch(input, init = undefined) {
+    if (!isObject(this) || !(#number in this)) illegalInvocation();
+    if (this.#broken !== null) return rejectedWith(this.#broken);
+    try {
+      required(arguments.length, method('DurableObject', 'fetch'), 'Request or string');
+      const answer = rt.send(input, init, (verb, url, headers, kind, value, length, redirect) => ops.fetch_cell(
+        this.#number, this.#class, this.#namespace, ids.hex(this.#id), this.#id.name, verb, url, headers, kind, value, length, redirect));
+      then(answer, undefined, (error) => this.#failed(error));
+      return answer;
+    } catch (error) {
+      return rejectedWith(error);
+    }
+  }
+
+  /** An exception of the object's own code leaves the stub whole; the loss of the object breaks it. */
+  #failed(error) {
+    if (!isObject(error) || error.overloaded === true) return;
+    if (error.durableObjectReset === true || error.retryable === true) this.#broken = error;
+  }
+}
+ObjectSetPrototypeOf(DurableObject.prototype, anyMethod);
+decorate(DurableObject);
+
+// --- Namespaces.
+
+class DurableObjectNamespace {
+  #class;
+  #namespace;
+
+  constructor(token, className, namespace) {
+    if (token !== INTERNAL) illegalConstructor();
+    this.#class = className;
+    this.#namespace = namespace;
+  }
+
+  static #check(value) {
+    if (!isObject(value) || !(#class in value)) illegalInvocation();
+  }
+
+  #make(hex, name) {
+    return new DurableObjectId(INTERNAL, hex, this.#namespace, name);
+  }
+
+  newUniqueId(options = undefined) {
+    DurableObjectNamespace.#check(this);
+    const { jurisdiction } = dictionary(options, method('DurableObjectNamespace', 'newUniqueId'), 0, 'NewUniqueIdOptions');
+    if (jurisdiction !== undefined && jurisdiction !== null) throw new Error(NO_JURISDICTION);
+    return this.#make(ops.id_unique(this.#namespace), undefined);
+  }
+
+  idFromName(name) {
+    DurableObjectNamespace.#check(this);
+    required(arguments.length, method('DurableObjectNamespace', 'idFromName'), 'string');
+    const text = `${name}`;
+    return this.#make(ops.id_of_name(this.#namespace, text), text);
+  }
+
+  idFromString(text) {
+    DurableObjectNamespace.#check(this);
+    required(arguments.length, method('DurableObjectNamespace', 'idFromString'), 'string');
+    return this.#make(ops.id_check(this.#namespace, `${text}`), undefined);
+  }
+
+  get(id, options = undefined) {
+    DurableObjectNamespace.#check(this);
+    const where = method('DurableObjectNamespace', 'get');
+    if (!ids.isId(id)) mismatch(where, 0, 'DurableObjectId');
+    dictionary(options, where, 1, 'GetDurableObjectOptions');
+    if (ids.namespace(id) !== this.#namespace) {
+      throw new TypeError('get called on the wrong Durable Object namespace for this ID.');
+    }
+    return new DurableObject(INTERNAL, this.#class, this.#namespace, id);
+  }
+
+  getByName(name, options = undefined) {
+    DurableObjectNamespace.#check(this);
+    const where = method('DurableObjectNamespace', 'getByName');
+    required(arguments.length, where, 'string');
+    dictionary(options, where, 1, 'GetDurableObjectOptions');
+    const text = `${name}`;
+    return new DurableObject(INTERNAL, this.#class, this.#namespace, this.#make(ops.id_of_name(this.#namespace, text), text));
+  }
+
+  jurisdiction(name = undefined) {
+    DurableObjectNamespace.#check(this);
+    if (name !== undefined && name !== null) throw new Error(NO_JURISDICTION);
+    return this;
+  }
+}
+decorate(DurableObjectNamespace);
+
+/** `durable_objects.bindings` of the script: `[kind, name, class, namespace]` each. */
+const bound = [];
+/** `ctx.exports`: a namespace for each class that is bound. */
+rt.loopback = { __proto__: null };
+
+rt.bindings.durableObject = (binding) => {
+  const namespace = new DurableObjectNamespace(INTERNAL, binding[2], binding[3]);
+  bound[bound.length] = binding;
+  if (!(binding[2] in rt.loopback)) {
+    ObjectDefineProperty(rt.loopback, binding[2], { __proto__: null, value: namespace, enumerable: true });
+  }
+  return namespace;
+};
+
+// The engine sets it once the main module has been evaluated: a class that is bound and missing
+// makes the script fail to load.
+let exportsOfMain;
+ObjectDefineProperty(rt, 'exports', {
+  __proto__: null,
+  get: () => exportsOfMain,
+  set: (exports) => {
+    for (let i = 0; i < bound.length; i++) {
+      const { 1: name, 2: className } = bound[i];
+      if (typeof exports[className] !== 'function') {
+        throw new TypeError(`The Durable Object binding "${name}" names the class "${className}", `
+          + 'which the main module does not export.');
+      }
+    }
+    exportsOfMain = exports;
+  },
+});
+
+// --- Cells.
+
+/** workerd's bound on sections inside of sections. */
+const DEPTH_MAX = 64;
+
+/** Events kept of a cell before those that are over are looked for. */
+const EVENTS_MAX = 64;
+
+/** Slot -> `{slot, ctx, instance, events, depths, open, constructed, reported}`. */
+const cells = new SafeMap();
+
+function cellOf(slot) {
+  const cell = cells.get(slot);
+  if (cell === undefined) {
+    throw new Error('This Durable Object has been reset or evicted: its state can no longer be used.');
+  }
+  return cell;
+}
+
+/** Tells the host once the constructor and all that it blocked on is over. */
+function maybeOpened(cell) {
+  if (cell.constructed && cell.open === 0 && !cell.reported) {
+    cell.reported = true;
+    ops.opened(cell.slot);
+  }
+}
+
+/**
+ * Runs `callback` while the cell's input gate lets nothing through but what belongs to it. With
+ * `resets` a failure of the callback resets the cell.
+ */
+function section(slot, resets, callback) {
+  const cell = cellOf(slot);
+  const frame = rt.frame();
+  const outer = frame?.cell === slot ? frame.section : undefined;
+  const depth = outer === undefined ? 1 : (cell.depths.get(outer) ?? 0) + 1;
+  if (depth > DEPTH_MAX) throw new Error(`Calls to blockConcurrencyWhile() are nested more than ${DEPTH_MAX} deep.`);
+  const number = ops.block_begin(slot, outer);
+  cell.depths.set(number, depth);
+  cell.open += 1;
+  const running = rt.runIn(rt.newFrame(frame?.event, slot, number, frame?.store), run, undefined, callback);
+  const ended = then(running, () => {
+    over(cell, number);
+    ops.block_end(slot, number, false, undefined);
+    maybeOpened(cell);
+  }, (error) => {
+    over(cell, number);
+    ops.block_end(slot, number, resets, error);
+    if (!resets) maybeOpened(cell);
+    else if (!cell.reported) failOpening(cell, error);
+  });
+  markHandled(ended);
+  return running;
+}
+
+/** A callback that throws at once rejects too. */
+async function run(callback) {
+  return callback();
+}
+
+function over(cell, number) {
+  cell.open -= 1;
+  cell.depths.delete(number);
+}
+
+function failOpening(cell, error) {
+  if (cell.reported) return;
+  cell.reported = true;
+  ops.opened_error(cell.slot, error);
+}
+
+const missing = (member) => {
+  throw new Error(`DurableObjectState.${member} is not implemented in celld yet.`);
+};
+
+let slotOf;
+
+class DurableObjectState {
+  #slot;
+
+  constructor(token, slot, id) {
+    if (token !== INTERNAL) illegalConstructor();
+    this.#slot = slot;
+    readOnly(this, 'id', id);
+    readOnly(this, 'storage', rt.storage.make(slot));
+    readOnly(this, 'props', {});
+    readOnly(this, 'exports', rt.loopback);
+  }
+
+  static {
+    slotOf = (value) => {
+      if (!isObject(value) || !(#slot in value)) illegalInvocation();
+      return value.#slot;
+    };
+  }
+
+  waitUntil(promise) {
+    slotOf(this);
+    required(arguments.length, method('DurableObjectState', 'waitUntil'), 'Promise');
+    rt.waitUntil(promise);
+  }
+
+  blockConcurrencyWhile(callback) {
+    const slot = slotOf(this);
+    if (typeof callback !== 'function') mismatch(method('DurableObjectState', 'blockConcurrencyWhile'), 0, 'function');
+    rt.checkIo();
+    const running = section(slot, true, callback);
+    // The failure resets the object, which is how it is reported.
+    markHandled(running);
+    return running;
+  }
+
+  abort(reason = undefined) {
+    const slot = slotOf(this);
+    const error = new Error(reason === undefined ? 'Application called abort() to reset Durable Object.' : `${reason}`);
+    error.durableObjectReset = true;
+    ops.abort_cell(slot, error);
+    cells.delete(slot);
+    throw error;
+  }
+
+  acceptWebSocket() {
+    slotOf(this);
+    missing('acceptWebSocket()');
+  }
+
+  getWebSockets() {
+    slotOf(this);
+    missing('getWebSockets()');
+  }
+
+  getTags() {
+    slotOf(this);
+    missing('getTags()');
+  }
+
+  setWebSocketAutoResponse() {
+    slotOf(this);
+    missing('setWebSocketAutoResponse()');
+  }
+
+  getWebSocketAutoResponse() {
+    slotOf(this);
+    missing('getWebSocketAutoResponse()');
+  }
+
+  getWebSocketAutoResponseTimestamp() {
+    slotOf(this);
+    missing('getWebSocketAutoResponseTimestamp()');
+  }
+
+  setHibernatableWebSocketEventTimeout() {
+    slotOf(this);
+    missing('setHibernatableWebSocketEventTimeout()');
+  }
+
+  getHibernatableWebSocketEventTimeout() {
+    slotOf(this);
+    missing('getHibernatableWebSocketEventTimeout()');
+  }
+}
+decorate(DurableObjectState);
+const facet = (name) => () => missing(`facets.${name}()`);
+const facets = ObjectFreeze({ get: facet('get'), abort: facet('abort'), delete: facet('delete'), clone: facet('clone') });
+ObjectDefineProperty(DurableObjectState.prototype, 'facets', {
+  __proto__: null, value: facets, writable: false, enumerable: true, configurable: true,
+});
+ObjectDefineProperty(DurableObjectState.prototype, 'container', {
+  __proto__: null, value: undefined, writable: false, enumerable: true, configurable: true,
+});
+
+/** `new Class(ctx, env)`, in the frame of the event that opens the cell. */
+rt.entry.openCell = (event, slot, className, hex, name, namespace) => {
+  rt.setFrame(rt.newFrame(event, slot, undefined, undefined));
+  const ctx = new DurableObjectState(INTERNAL, slot, new DurableObjectId(INTERNAL, hex, namespace, name));
+  const cell = {
+    __proto__: null, slot, ctx, instance: undefined, events: new SafeMap(), depths: new SafeMap(), open: 0, constructed: false,
+    reported: false,
+  };
+  cells.set(slot, cell);
+  try {
+    const Class = exportsOfMain[className];
+    if (typeof Class !== 'function') throw new TypeError(`The main module exports no Durable Object class "${className}".`);
+    cell.instance = new Class(ctx, rt.env);
+  } catch (error) {
+    failOpening(cell, error);
+    return;
+  }
+  cell.constructed = true;
+  maybeOpened(cell);
+};
+
+/** Runs `fetch` of the instance. */
+rt.dispatch.cellFetch = (slot, request, event) => {
+  const cell = cellOf(slot);
+  const handler = cell.instance.fetch;
+  if (typeof handler !== 'function') throw new TypeError('Handler does not export a fetch() function.');
+  cell.events.set(event.id, event);
+  if (cell.events.size > EVENTS_MAX) cell.events.forEach((old, id) => old.pending > 0 || cell.events.delete(id));
+  return ReflectApply(handler, cell.instance, [request]);
+};
+
+/** Keeps the event that runs now from ending before the promise settles; a rejection is reported. */
+rt.waitUntil = (promise) => {
+  const frame = rt.frame();
+  const event = frame?.cell === undefined ? undefined : cells.get(frame.cell)?.events.get(frame.event);
+  if (event !== undefined && event.pending > 0) {
+    rt.dispatch.hold(event, promise);
+  } else {
+    // The event is over, or opens the cell: what runs in the cell keeps it awake by itself.
+    then(resolvedWith(promise), undefined, (error) => ops.uncaught(error));
+  }
+};
+
+rt.entry.closeCell = (slot) => {
+  cells.delete(slot);
+  rt.timers.forgetCell(slot);
+};
+
+rt.cells = cells;
+rt.cellState = {
+  section,
+  cellOf,
+  isState: (value) => isObject(value) && value instanceof DurableObjectState,
+  State: DurableObjectState,
+};
