@@ -223,6 +223,8 @@ impl Applier {
         }
         self.image.write(pgno, page)?;
         self.changed.insert(pgno);
+        // At once, not after the file: a snapshot may be larger than memory.
+        self.image.settle()?;
         Ok(())
     }
 
@@ -234,7 +236,6 @@ impl Applier {
         if has != wants {
             return Err(FileError::After { wants, has });
         }
-        self.image.settle()?;
         self.check_database()
     }
 

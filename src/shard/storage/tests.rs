@@ -262,6 +262,10 @@ fn a_large_database_moves_into_a_file_and_goes_on() {
     assert!(bench.store.is_in_file());
     assert_eq!(std::fs::read_dir(bench.dir.path()).expect("the directory").count(), 0);
     bench.assert_restores();
+    let place = Place { memory_bytes_max: 256 << 10, ..bench.place() };
+    let image = restored(place, &bench.files);
+    assert!(image.is_in_file());
+    assert!(bytes_of(&image) == bytes_of(&bench.store.shared.borrow().image));
     bench.run("DELETE FROM t WHERE id > 1; VACUUM");
     bench.encode();
     bench.assert_restores();
