@@ -2,8 +2,9 @@
 //!
 //! Invariant: bytes that anybody may have written give a value or an exception, never a panic; a
 //! value holds nothing outside of its bytes, so that it can be read in another realm.
-//! Format: V8's own, version 15, as workerd stores it. A host object (one of our classes) is a tag
-//! and its parts; only `DOMException` is one, other classes are refused by name.
+//! Format: V8's own (`0xff`, version, value); V8 reads all its older versions. A host object (one
+//! of our classes) is a tag and its parts: only `DOMException` is one, other classes are refused by
+//! their name.
 //! Source: HTML Standard, section 2.7 (safe passing of structured data).
 
 use std::cell::RefCell;
@@ -384,7 +385,7 @@ mod tests {
         in_realm(|scope| {
             let value = evaluate(scope, RICH);
             let bytes = serialize(scope, value).expect("it is serialised");
-            assert_eq!(bytes[..2], [0xff, 15], "V8's format 15");
+            assert_eq!(bytes[..2], [0xff, 16], "what stored values begin with");
             let clone = deserialize(scope, &bytes).expect("it is read");
             assert_eq!(serialize(scope, clone), Some(bytes));
         });

@@ -4,7 +4,9 @@
 //! that JavaScript has; `js/url.js` cuts the parts out of that one string.
 //! Source: URL Standard; the crate `url` implements its parser and, in `quirks`, its setters.
 
-use url::{Position, Url, form_urlencoded, quirks};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use url::{Url, form_urlencoded, quirks};
 use v8::{Local, PinScope};
 
 use crate::convert;
@@ -21,56 +23,93 @@ pub const OPS: &[Op] = &[
     op!("form_serialize", form_serialize),
 ];
 
-/// Where the parts of a URL begin and end, in the order of `js/url.js`.
-const POSITIONS: [Position; 11] = [
-    Position::AfterScheme,
-    Position::BeforeUsername,
-    Position::AfterUsername,
-    Position::BeforePassword,
-    Position::AfterPassword,
-    Position::BeforeHost,
-    Position::AfterHost,
-    Position::BeforePort,
-    Position::AfterPort,
-    Position::BeforePath,
-    Position::AfterPath,
-];
-
-fn parse(
-    scope: &mut PinScope,
-    args: &v8::FunctionCallbackArguments,
-) -> Option<Result<Url, url::ParseError>> {
+/// The arguments `(input, base?)` as a URL; the inner `None` is no URL.
+fn parse(scope: &mut PinScope, args: &v8::FunctionCallbackArguments) -> Option<Option<Url>> {
     let input = convert::to_string(scope, args.get(0))?;
     let base = args.get(1);
-    if base.is_undefined() {
-        return Some(Url::parse(&input));
-    }
-    let base = convert::to_string(scope, base)?;
-    Some(Url::parse(&base).and_then(|base| Url::options().base_url(Some(&base)).parse(&input)))
+    let base = if base.is_undefined() { None } else { Some(convert::to_string(scope, base)?) };
+    Some(guarded(|| match base {
+        None => Url::parse(&input).ok(),
+        Some(base) => Url::parse(&base).and_then(|base| base.join(&input)).ok(),
+    }))
 }
 
-/// `[href, offsets…, end of the query]`
+/// Anybody can send a URL, and the crate has panicked on rare ones: such a one counts as invalid. A
+/// panic may not cross V8's frames, and would end the node.
+fn guarded(run: impl FnOnce() -> Option<Url>) -> Option<Url> {
+    catch_unwind(AssertUnwindSafe(run)).ok().flatten()
+}
+
+/// Where the parts of a serialised URL begin and end, in the order of `js/url.js`: end of the scheme,
+/// user name (begin, end), password, host, port, path, end of the query.
+fn offsets(href: &[u8]) -> [usize; 12] {
+    let find = |from: usize, to: usize, set: &[u8]| {
+        href[from..to].iter().position(|byte| set.contains(byte)).map_or(to, |at| from + at)
+    };
+    let end = href.len();
+    let scheme = find(0, end, b":");
+    let after_scheme = (scheme + 1).min(end);
+    let query_end = find(after_scheme, end, b"#");
+    let path_end = find(after_scheme, query_end, b"?");
+    let rest = &href[after_scheme..path_end];
+    if !rest.starts_with(b"//") {
+        // A path that begins with an empty segment is written behind "/." when there is no host.
+        let path = if rest.starts_with(b"/.//") { after_scheme + 2 } else { after_scheme };
+        let none = after_scheme;
+        return [scheme, none, none, none, none, none, none, none, none, path, path_end, query_end];
+    }
+    let authority = after_scheme + 2;
+    let authority_end = find(authority, path_end, b"/");
+    // The user name and the password have no "@" left, and no host has one.
+    let at = find(authority, authority_end, b"@");
+    let has_user = at < authority_end;
+    let host = if has_user { at + 1 } else { authority };
+    let user_end = if has_user { find(authority, at, b":") } else { authority };
+    let (password, password_end) = if user_end < host && has_user {
+        ((user_end + 1).min(at), at)
+    } else {
+        (user_end, user_end)
+    };
+    let bracket = if href[host..authority_end].starts_with(b"[") {
+        find(host, authority_end, b"]")
+    } else {
+        host
+    };
+    let host_end = find(bracket, authority_end, b":");
+    let port = (host_end + 1).min(authority_end);
+    [
+        scheme,
+        authority,
+        user_end,
+        password,
+        password_end,
+        host,
+        host_end,
+        port,
+        authority_end,
+        authority_end,
+        path_end,
+        query_end,
+    ]
+}
+
+/// `[href, offsets…]`
 fn pack<'s>(scope: &mut PinScope<'s, '_>, url: &Url) -> Local<'s, v8::Value> {
-    let mut parts: Vec<Local<v8::Value>> = Vec::with_capacity(POSITIONS.len() + 2);
-    parts.push(convert::string(scope, url.as_str()).into());
-    for position in POSITIONS {
-        parts.push(offset(scope, url, position));
+    let href = url.as_str();
+    let mut parts: Vec<Local<v8::Value>> = Vec::with_capacity(13);
+    parts.push(convert::string(scope, href).into());
+    for offset in offsets(href.as_bytes()) {
+        // The crate keeps URLs below 4 GiB: its own offsets are u32.
+        parts.push(v8::Integer::new_from_unsigned(scope, offset as u32).into());
     }
-    parts.push(offset(scope, url, Position::AfterQuery));
     v8::Array::new_with_elements(scope, &parts).into()
-}
-
-fn offset<'s>(scope: &mut PinScope<'s, '_>, url: &Url, position: Position) -> Local<'s, v8::Value> {
-    // The crate keeps URLs below 4 GiB: its own offsets are u32.
-    let offset = url[..position].len() as u32;
-    v8::Integer::new_from_unsigned(scope, offset).into()
 }
 
 /// `url_parse(input, base?)`: the packed URL, or `null` when it is none.
 fn url_parse(scope: &mut PinScope, args: v8::FunctionCallbackArguments, mut rv: v8::ReturnValue) {
     match parse(scope, &args) {
-        Some(Ok(url)) => rv.set(pack(scope, &url)),
-        Some(Err(_)) => rv.set_null(),
+        Some(Some(url)) => rv.set(pack(scope, &url)),
+        Some(None) => rv.set_null(),
         None => {}
     }
 }
@@ -82,7 +121,7 @@ fn url_can_parse(
     mut rv: v8::ReturnValue,
 ) {
     if let Some(parsed) = parse(scope, &args) {
-        rv.set_bool(parsed.is_ok());
+        rv.set_bool(parsed.is_some());
     }
 }
 
@@ -92,43 +131,46 @@ fn url_set(scope: &mut PinScope, args: v8::FunctionCallbackArguments, mut rv: v8
     let Some(href) = convert::to_string(scope, args.get(0)) else { return };
     let Some(part) = convert::to_string(scope, args.get(1)) else { return };
     let Some(value) = convert::to_string(scope, args.get(2)) else { return };
-    let Ok(mut url) = Url::parse(&href) else {
-        rv.set_null();
-        return;
-    };
-    // A refusal leaves the URL unchanged, and the standard wants no more.
-    let done = match part.as_str() {
-        "protocol" => quirks::set_protocol(&mut url, &value),
-        "username" => quirks::set_username(&mut url, &value),
-        "password" => quirks::set_password(&mut url, &value),
-        "host" => quirks::set_host(&mut url, &value),
-        "hostname" => quirks::set_hostname(&mut url, &value),
-        "port" => quirks::set_port(&mut url, &value),
+    let changed = guarded(|| {
+        let mut url = Url::parse(&href).ok()?;
+        set_part(&mut url, &part, &value).ok().map(|()| url)
+    });
+    match changed {
+        Some(url) => rv.set(pack(scope, &url)),
+        None => rv.set_null(),
+    }
+}
+
+/// An error is a refusal: the URL stays as it was, and the standard wants no more.
+fn set_part(url: &mut Url, part: &str, value: &str) -> Result<(), ()> {
+    match part {
+        "protocol" => quirks::set_protocol(url, value),
+        "username" => quirks::set_username(url, value),
+        "password" => quirks::set_password(url, value),
+        "host" => quirks::set_host(url, value),
+        "hostname" => quirks::set_hostname(url, value),
+        "port" => quirks::set_port(url, value),
         "pathname" => {
-            quirks::set_pathname(&mut url, &value);
+            quirks::set_pathname(url, value);
             Ok(())
         }
         "search" => {
-            quirks::set_search(&mut url, &value);
+            quirks::set_search(url, value);
             Ok(())
         }
         "hash" => {
-            quirks::set_hash(&mut url, &value);
+            quirks::set_hash(url, value);
             Ok(())
         }
         _ => Err(()),
-    };
-    match done {
-        Ok(()) => rv.set(pack(scope, &url)),
-        Err(()) => rv.set_null(),
     }
 }
 
 /// `url_origin(href)`: for schemes whose origin is not simply scheme, host and port.
 fn url_origin(scope: &mut PinScope, args: v8::FunctionCallbackArguments, mut rv: v8::ReturnValue) {
     let Some(href) = convert::to_string(scope, args.get(0)) else { return };
-    let origin = Url::parse(&href)
-        .map_or_else(|_| "null".to_owned(), |url| url.origin().ascii_serialization());
+    let url = guarded(|| Url::parse(&href).ok());
+    let origin = url.map_or_else(|| "null".to_owned(), |url| url.origin().ascii_serialization());
     rv.set(convert::string(scope, &origin).into());
 }
 
@@ -163,4 +205,42 @@ fn form_serialize(
         text.extend(form_urlencoded::byte_serialize(part.as_bytes()));
     }
     rv.set(convert::string(scope, &text).into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::offsets;
+
+    #[test]
+    fn the_parts_of_a_url_are_found() {
+        let parts = |href: &str| {
+            let o = offsets(href.as_bytes());
+            let pairs = [
+                (0, o[0]),
+                (o[1], o[2]),
+                (o[3], o[4]),
+                (o[5], o[6]),
+                (o[7], o[8]),
+                (o[9], o[10]),
+                (o[10], o[11]),
+            ];
+            pairs.map(|(from, to)| href[from..to].to_owned()).join(" ")
+        };
+        for (href, expected) in [
+            ("http://u:p@h:80/a/b?q#f", "http u p h 80 /a/b ?q"),
+            ("http://u@h/", "http u  h  / "),
+            ("http://:p@h/", "http  p h  / "),
+            ("http://h/@:x", "http   h  /@:x "),
+            ("http://[::1]:8/?a:b@c", "http   [::1] 8 / ?a:b@c"),
+            ("foo://", "foo      "),
+            ("foo://h", "foo   h   "),
+            ("foo://h?q", "foo   h   ?q"),
+            ("foo:/.//p#f", "foo     //p "),
+            ("mailto:a@b:c", "mailto     a@b:c "),
+            ("file:///C:/x", "file     /C:/x "),
+            ("foo:", "foo      "),
+        ] {
+            assert_eq!(parts(href), expected, "{href}");
+        }
+    }
 }

@@ -375,6 +375,6 @@ function pairsOf(object) {
 
 rt.webidl = freeze({
   append, arity, bytesOf, constants, constructor, convert, decorate, dictionary, enumeration, getter, illegalConstructor,
-  illegalInvocation, isArrayBuffer, isBufferSource, isInterface, isObject, isSharedArrayBuffer, method, mismatch, pairIterable, pairsOf, record,
-  required, sequence, uncurry,
+  illegalInvocation, isArrayBuffer, isBufferSource, isInterface, isObject, isSharedArrayBuffer, method, mismatch, pairIterable,
+  pairsOf, record, required, sequence, uncurry,
 });
