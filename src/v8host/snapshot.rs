@@ -14,6 +14,41 @@ use crate::{convert, ops};
 const FILES: &[(&str, &str)] = &[
     ("primordials.js", include_str!("js/primordials.js")),
     ("engine.js", include_str!("js/engine.js")),
+    ("webidl.js", include_str!("js/webidl.js")),
+    ("domexception.js", include_str!("js/domexception.js")),
+    ("events.js", include_str!("js/events.js")),
+    ("abort.js", include_str!("js/abort.js")),
+    ("report.js", include_str!("js/report.js")),
+    ("structured_clone.js", include_str!("js/structured_clone.js")),
+    ("timers.js", include_str!("js/timers.js")),
+    ("url.js", include_str!("js/url.js")),
+    ("encoding.js", include_str!("js/encoding.js")),
+    ("streams_queue.js", include_str!("js/streams_queue.js")),
+    ("streams_readable.js", include_str!("js/streams_readable.js")),
+    ("streams_byte.js", include_str!("js/streams_byte.js")),
+    ("streams_tee.js", include_str!("js/streams_tee.js")),
+    ("streams_writable.js", include_str!("js/streams_writable.js")),
+    ("streams_pipe.js", include_str!("js/streams_pipe.js")),
+    ("streams_transform.js", include_str!("js/streams_transform.js")),
+    ("crypto.js", include_str!("js/crypto.js")),
+    ("encoding_streams.js", include_str!("js/encoding_streams.js")),
+    ("blob.js", include_str!("js/blob.js")),
+    ("formdata.js", include_str!("js/formdata.js")),
+    ("inspect.js", include_str!("js/inspect.js")),
+    ("format.js", include_str!("js/format.js")),
+    ("console.js", include_str!("js/console.js")),
+    ("headers.js", include_str!("js/headers.js")),
+    ("body.js", include_str!("js/body.js")),
+    ("request.js", include_str!("js/request.js")),
+    ("response.js", include_str!("js/response.js")),
+    ("fetch.js", include_str!("js/fetch.js")),
+    ("dispatch.js", include_str!("js/dispatch.js")),
+    ("sql.js", include_str!("js/sql.js")),
+    ("storage.js", include_str!("js/storage.js")),
+    ("durable.js", include_str!("js/durable.js")),
+    ("workers_module.js", include_str!("js/workers_module.js")),
+    // Last: it fills in what no other file has defined.
+    ("globals.js", include_str!("js/globals.js")),
 ];
 
 /// Script names of our own code begin with this, so that stacks can leave it out.
@@ -24,7 +59,10 @@ pub(crate) const RT: usize = 0;
 
 /// V8 flags of the process.
 /// - `wasm-max-mem-pages`: 128 MB, as all memory of an isolate on Workers.
-const FLAGS: &str = "--wasm-max-mem-pages=2048";
+/// - `no-turboshaft-loop-unrolling`: that phase also drops the check for termination from loops it
+///   takes for short, and is wrong about `for (;;) new Array(1000).fill(7)`, which then nothing can
+///   end (V8 15.2; `tests/limits.rs` has it).
+const FLAGS: &str = "--wasm-max-mem-pages=2048 --no-turboshaft-loop-unrolling";
 
 /// Starts V8 and makes the snapshot, once.
 ///
