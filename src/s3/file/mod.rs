@@ -11,7 +11,8 @@
 //!    between the check and the rename of a conditional one would be lost unseen.
 //! 4. `open`, `fsync`, `close`: the directory. With an ordered journal this is the only flush of
 //!    the disk in the whole write, and it carries new directories above it too. Without one, each
-//!    directory up to the root is flushed, as another process may have made it and died.
+//!    directory above is flushed too until one is known to last (another process may have made it
+//!    and died): in the long run one flush for the bytes and one for the name.
 //!
 //! Invariants: objects are never changed in place, so who has one open reads all of it. An object
 //! may be seen in the instant between its rename and the flush; with an ordered journal, what is
@@ -25,12 +26,14 @@ mod scratch;
 mod sys;
 mod walk;
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use celld_core::cas::{CasOutcome, Etag, Guard};
@@ -39,7 +42,7 @@ use crc_fast::CrcAlgorithm;
 use crate::error::{OpenError, StoreError};
 use crate::{GET_BYTES_MAX, Object, Page};
 use scratch::{Draft, Scratch};
-use sys::{Cached, Journal};
+use sys::{Cached, Identity, Journal};
 
 /// Read without leaving the thread up to this size: copying it costs 10 µs, as much as the way to
 /// another thread and back.
@@ -49,6 +52,8 @@ const LAYOUT: &str = "celld file bucket 1\n";
 /// A deleter may remove an empty directory just before something is renamed into it. It must win
 /// this often in a row to stop a write.
 const RENAME_TRIES: usize = 100;
+/// Remembered directories: some 150 bytes each. Past it all are forgotten, which costs flushes.
+const LASTING_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(crate) struct FileBucket {
@@ -56,6 +61,8 @@ pub(crate) struct FileBucket {
     locks: PathBuf,
     scratch: Scratch,
     journal: Journal,
+    /// Directories that are known to last, with all above them. Only without an ordered journal.
+    lasting: Mutex<HashMap<PathBuf, Identity>>,
     /// A flush has failed.
     failed: AtomicBool,
 }
@@ -76,7 +83,8 @@ impl FileBucket {
         let journal = File::open(&root)
             .and_then(|root| Journal::of(&root))
             .map_err(fault("ask for its file system"))?;
-        Ok(Self { root, locks, scratch, journal, failed: AtomicBool::new(false) })
+        let (lasting, failed) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { root, locks, scratch, journal, lasting, failed })
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -273,18 +281,46 @@ impl FileBucket {
 
     /// Makes what happened in the directory of `path` last.
     fn flush(&self, path: &Path) -> io::Result<()> {
-        for directory in path.ancestors().skip(1).take_while(|path| path.starts_with(&self.root)) {
-            match sync_directory(directory) {
-                Ok(Synced::Done) if self.journal == Journal::Ordered => break,
-                // A directory that another process has removed is an entry less in the one above.
-                Ok(Synced::Done | Synced::Gone) => {}
-                Err(error) => {
-                    self.failed.store(true, Ordering::Release);
-                    return Err(error);
+        let result = self.flush_upwards(path);
+        if result.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
+        result
+    }
+
+    fn flush_upwards(&self, path: &Path) -> io::Result<()> {
+        let mut new = Vec::new();
+        for path in path.ancestors().skip(1).take_while(|path| path.starts_with(&self.root)) {
+            let directory = match File::open(path) {
+                Ok(directory) => directory,
+                // One that another process has removed is an entry less in the one above.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            directory.sync_all()?;
+            if self.journal == Journal::Ordered {
+                break;
+            }
+            if let Some(identity) = sys::identity(&directory) {
+                if self.lasting().get(path) == Some(&identity) {
+                    break;
                 }
+                new.push((path.to_owned(), identity));
             }
         }
+        if !new.is_empty() {
+            let mut lasting = self.lasting();
+            if lasting.len() + new.len() > LASTING_MAX {
+                lasting.clear();
+            }
+            lasting.extend(new);
+        }
         Ok(())
+    }
+
+    fn lasting(&self) -> MutexGuard<'_, HashMap<PathBuf, Identity>> {
+        // Whoever panicked with it has left whole entries.
+        self.lasting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the directories of `path` that are empty now. Returns what lay in the first one
@@ -314,19 +350,8 @@ impl FileBucket {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Synced {
-    Done,
-    Gone,
-}
-
-/// Flushes one directory.
-fn sync_directory(path: &Path) -> io::Result<Synced> {
-    match File::open(path) {
-        Ok(directory) => directory.sync_all().map(|()| Synced::Done),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Synced::Gone),
-        Err(error) => Err(error),
-    }
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 fn is_race(error: &io::Error) -> bool {
@@ -342,7 +367,7 @@ fn make_directories(path: &Path) -> io::Result<()> {
     path.ancestors().try_for_each(|path| match sync_directory(path) {
         // Directories that are not ours to read were there before.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        result => result.map(|_| ()),
+        result => result,
     })
 }
 
@@ -360,8 +385,7 @@ fn check_layout(root: &Path, control: &Path, scratch: &Scratch) -> Result<(), Op
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let (mut file, mut draft) = scratch.draft().map_err(fault)?;
             file.write_all(LAYOUT.as_bytes()).and_then(|()| file.sync_all()).map_err(fault)?;
-            draft.rename(&path).and_then(|()| sync_directory(control)).map_err(fault)?;
-            Ok(())
+            draft.rename(&path).and_then(|()| sync_directory(control)).map_err(fault)
         }
         Err(error) => Err(fault(error)),
     }

@@ -100,6 +100,41 @@ pub(crate) fn write_out(file: &File) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
+/// What tells an inode from all others that ever had its number: the handle that the file system
+/// gives for it, which has a generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    kind: i32,
+    handle: Box<[u8]>,
+}
+
+/// The identity of an open file; `None` where the file system has none.
+pub(crate) fn identity(file: &File) -> Option<Identity> {
+    const BYTES: usize = libc::MAX_HANDLE_SZ as usize;
+    /// `struct file_handle` of Linux with the largest handle.
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        handle: [u8; BYTES],
+    }
+    let mut answer = Handle { bytes: BYTES as u32, kind: 0, handle: [0; BYTES] };
+    let mut mount: libc::c_int = 0;
+    // SAFETY: the pointers live through the call, which writes at most `bytes` of the handle.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            &raw mut answer,
+            &raw mut mount,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    let handle = answer.handle.get(..answer.bytes as usize).filter(|_| done == 0)?;
+    Some(Identity { kind: answer.kind, handle: handle.into() })
+}
+
 /// What one flush of a directory carries with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Journal {

@@ -123,3 +123,18 @@ fn errors_of_the_system_become_what_the_caller_must_do() {
     assert!(matches!(of(libc::EIO), StoreError::Unreachable { .. }));
     assert!(matches!(of(libc::ENOTDIR), StoreError::Broken { .. }));
 }
+
+#[test]
+fn a_directory_is_known_to_last_until_it_is_made_anew() {
+    let (_directory, mut bucket) = bucket();
+    bucket.journal = Journal::None;
+    let known = |bucket: &FileBucket, name| bucket.lasting().get(&bucket.root.join(name)).cloned();
+    bucket.put("a/b", b"1").expect("a write");
+    let first = known(&bucket, "a@").expect("a file system with handles");
+    bucket.put("a/c", b"1").expect("a write");
+    assert_eq!(known(&bucket, "a@"), Some(first.clone()));
+    bucket.delete(&["a/b".into(), "a/c".into()]).expect("a delete");
+    bucket.put("a/b", b"1").expect("a write");
+    assert_ne!(known(&bucket, "a@"), Some(first), "another directory at the same place");
+    assert!(known(&bucket, "").is_some(), "the root too");
+}
