@@ -68,6 +68,9 @@ impl Report {
 
     /// Adds one run's latencies: p50, p99, p99.9 and the longest.
     pub fn add_latency(&mut self, row: &str, latency: &Histogram<u64>) {
+        if latency.is_empty() {
+            return;
+        }
         for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
             self.add(row, name, Unit::Micros, latency.value_at_quantile(quantile) as f64);
         }
@@ -98,8 +101,11 @@ impl Report {
             for column in &row.columns {
                 let [low, median, high] = spread(&column.samples);
                 let shown = |value| show(value, column.unit);
-                let range = format!("({}..{})", shown(low), shown(high));
-                let _infallible = write!(line, "   {} {} {range}", column.name, shown(median));
+                let range = match column.samples.len() {
+                    1 => String::new(),
+                    _ => format!(" ({}..{})", shown(low), shown(high)),
+                };
+                let _infallible = write!(line, "   {} {}{range}", column.name, shown(median));
             }
             text.push_str(line.trim_end());
             text.push('\n');
