@@ -173,13 +173,21 @@ pub fn uint8_array<'s>(scope: &mut PinScope<'s, '_>, bytes: Bytes) -> Option<Loc
     v8::Uint8Array::new(scope, buffer, 0, length)
 }
 
+/// The text of a header's value: UTF-8 as on Cloudflare, or Latin-1 when it is none.
+fn header_value<'s>(scope: &PinScope<'s, '_>, bytes: &[u8]) -> Local<'s, v8::String> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => string(scope, text),
+        Err(_) => latin1(scope, bytes),
+    }
+}
+
 /// Headers as JavaScript has them: `[name, value, name, value, …]`, names in lower case.
 pub fn flat_headers<'s>(scope: &mut PinScope<'s, '_>, headers: &HeaderMap) -> Local<'s, v8::Array> {
     let mut flat: Vec<Local<v8::Value>> = Vec::with_capacity(headers.len() * 2);
     for (name, value) in headers {
         let name = v8::String::new_from_one_byte(scope, name.as_str().as_bytes(), v8::NewStringType::Internalized);
         flat.push(name.unwrap_or_else(|| v8::String::empty(scope)).into());
-        flat.push(latin1(scope, value.as_bytes()).into());
+        flat.push(header_value(scope, value.as_bytes()).into());
     }
     v8::Array::new_with_elements(scope, &flat)
 }
@@ -209,8 +217,8 @@ pub fn headers_of(scope: &mut PinScope, flat: Local<v8::Value>) -> Option<Header
             throw_type_error(scope, &format!("Invalid header name: {text:?}"));
             return None;
         };
-        let value_parsed = latin1_of(scope, value).and_then(|value| HeaderValue::from_maybe_shared(Bytes::from(value)).ok());
-        let Some(value_parsed) = value_parsed else {
+        // UTF-8, as on Cloudflare; `flat_headers` reads it back.
+        let Ok(value_parsed) = HeaderValue::from_maybe_shared(Bytes::from(utf8_of(scope, value))) else {
             throw_type_error(scope, &format!("Invalid header value of {parsed}"));
             return None;
         };

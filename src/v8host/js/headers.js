@@ -5,11 +5,12 @@
 //! Values are strings of any characters; the border writes them as UTF-8, as on Cloudflare.
 //! Publishes `rt.headers`. Source: Fetch Standard, section 5.2; messages are workerd's.
 
-const { decorate, illegalInvocation, isObject, method, mismatch, pairIterable, record, required, sequence, uncurry } = rt.webidl;
+const { decorate, illegalInvocation, isObject, method, mismatch, pairIterable, required, sequence, uncurry } = rt.webidl;
 const { IteratorPrototype } = primordials;
 const { SafeMap, INTERNAL } = rt;
 const { Array, Object, Reflect, String, Symbol, TypeError } = globalThis;
 const { apply } = Reflect;
+const { keys } = Object;
 const charCodeAt = uncurry(String.prototype.charCodeAt);
 const slice = uncurry(String.prototype.slice);
 const toLowerCase = uncurry(String.prototype.toLowerCase);
@@ -139,8 +140,8 @@ function listFrom(init) {
   const list = [];
   const pairs = sequence(init, (item) => sequence(item, (part) => part));
   if (pairs === null) {
-    const entries = record(init, nameOf, valueOf);
-    for (let i = 0; i < entries.length; i++) listAppend(list, entries[i][0], entries[i][1]);
+    const own = keys(init);
+    for (let i = 0; i < own.length; i++) listAppend(list, nameOf(own[i]), valueOf(init[own[i]]));
     return list;
   }
   for (let i = 0; i < pairs.length; i++) {

@@ -49,6 +49,7 @@ test('method, headers, body', async () => {
   const got = await echo('http://echo.test/', { method: 'put', headers: { 'X-A': '1', b: '\u00e9' }, body: 'b\u00f6dy' });
   assertEquals([got.method, got.body], ['PUT', 'b\u00f6dy']);
   assertEquals(got.headers.find(([name]) => name === 'x-a'), ['x-a', '1']);
+  assertEquals(got.headers.find(([name]) => name === 'b'), ['b', '\u00e9']);
   assertEquals(got.headers.find(([name]) => name === 'content-type'), ['content-type', 'text/plain;charset=UTF-8']);
   assertEquals((await echo(new Request('http://echo.test/', { method: 'POST', body: encoder.encode('by') }))).body, 'by');
   assertEquals((await echo(new URL('http://echo.test/u'))).url, 'http://echo.test/u');
@@ -142,6 +143,12 @@ test('to a handler and back', async () => {
   const mirror = await fetch('http://self.test/mirror', { method: 'POST', body, headers: { h: '1' } });
   assertEquals([await mirror.text(), mirror.headers.get('h')], ['abc', '1']);
   assertEquals(await (await fetch('http://self.test/length')).text(), '12345');
+});
+
+test('header values are UTF-8 on the wire', async () => {
+  const headers = { a: '\u20ac', b: '\u00e9', c: '\u00c3\u00a9', 'set-cookie': 'x' };
+  const mirror = await fetch('http://self.test/mirror', { headers });
+  assertEquals([mirror.headers.get('a'), mirror.headers.get('b'), mirror.headers.get('c')], ['\u20ac', '\u00e9', '\u00c3\u00a9']);
 });
 
 test('a response that breaks', async () => {

@@ -20,6 +20,7 @@ test('made of nothing, an object, pairs, other headers', () => {
   assertEquals([...new Headers(new Set([['m', '1']]))], [['m', '1']]);
   assertEquals([...new Headers((function* () { yield ['g', 'h']; })())], [['g', 'h']]);
   assertEquals([...new Headers(Object.create({ inherited: '1' }))], []);
+  assertEquals([...new Headers({ A: '1', a: '2' })], [['a', '1, 2']]);
   assertEquals([...new Headers([new Set(['k', 'v'])])], [['k', 'v']]);
 });
 
