@@ -86,7 +86,8 @@ const FOREIGN: &str = "Cannot perform I/O on behalf of a different Durable Objec
 streams, request/response bodies, and others) created in the context of one Durable Object cannot be accessed \
 from a different Durable Object in the same isolate. This is a limitation of Cloudflare Workers which allows us \
 to improve overall performance.";
-const GONE: &str = "This Durable Object has been reset or evicted: its storage can no longer be used.";
+const GONE: &str =
+    "This Durable Object has been reset or evicted: its storage can no longer be used.";
 
 /// `tx_begin(cell, asynchronous) -> transaction`
 fn tx_begin(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnValue) {

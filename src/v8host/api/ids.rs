@@ -18,7 +18,8 @@ use crate::ops::Op;
 use crate::state::RealmState;
 
 /// The native functions of this file.
-pub const OPS: &[Op] = &[op!("id_of_name", id_of_name), op!("id_unique", id_unique), op!("id_check", id_check)];
+pub const OPS: &[Op] =
+    &[op!("id_of_name", id_of_name), op!("id_unique", id_unique), op!("id_check", id_check)];
 
 /// Bytes that say which object; as many follow that prove the namespace.
 const HALF: usize = 16;
@@ -87,7 +88,10 @@ impl IdFactory {
 struct Factories(RefCell<HashMap<String, std::rc::Rc<IdFactory>>>);
 
 /// The factory of the namespace that the first argument names.
-fn factory(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option<std::rc::Rc<IdFactory>> {
+fn factory(
+    scope: &mut PinScope,
+    args: &FunctionCallbackArguments,
+) -> Option<std::rc::Rc<IdFactory>> {
     let namespace = convert::to_string(scope, args.get(0))?;
     let factories = RealmState::get(scope).of::<Factories>();
     let mut known = factories.0.borrow_mut();

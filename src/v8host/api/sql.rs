@@ -65,7 +65,8 @@ fn sql_fetch(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: Retu
     let Some(cursor) = cursor_of(scope, &args) else { return };
     let Some(max) = args.get(2).uint32_value(scope) else { return };
     let mut values: Vec<Local<v8::Value>> = Vec::new();
-    let fetched = database.fetch(cursor, max.min(ROWS_MAX) as usize, |row| push_row(scope, row, &mut values));
+    let fetched =
+        database.fetch(cursor, max.min(ROWS_MAX) as usize, |row| push_row(scope, row, &mut values));
     let fetched = match fetched {
         Ok(fetched) => fetched,
         Err(error) => return throw(scope, &error),
@@ -115,7 +116,11 @@ fn cursor_of(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option<C
 }
 
 /// The values of a row. V8 may run the collector here; finalizers only note numbers of cursors.
-fn push_row<'s>(scope: &mut PinScope<'s, '_>, row: &Row<'_>, values: &mut Vec<Local<'s, v8::Value>>) {
+fn push_row<'s>(
+    scope: &mut PinScope<'s, '_>,
+    row: &Row<'_>,
+    values: &mut Vec<Local<'s, v8::Value>>,
+) {
     for index in 0..row.columns() {
         let value = value_of(scope, row.get(index));
         values.push(value);

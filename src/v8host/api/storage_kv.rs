@@ -98,7 +98,10 @@ fn put_all(database: &InUse, pairs: &[(String, Vec<u8>)]) -> Result<(), DbError>
     for (key, value) in pairs {
         if let Err(error) = database.kv_put(key, value) {
             // A broken transaction has no savepoint any more; the first error says why.
-            return database.roll_back(savepoint).and(Err(error.clone())).map_err(|_: DbError| error);
+            return database
+                .roll_back(savepoint)
+                .and(Err(error.clone()))
+                .map_err(|_: DbError| error);
         }
     }
     database.release(savepoint)
@@ -149,9 +152,12 @@ fn kv_list(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: Return
 
 fn list_of(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option<List> {
     let mut list = List { reverse: args.get(5).is_true(), ..List::default() };
-    for (index, narrow) in
-        [(1, List::start_at as fn(&mut List, &[u8])), (2, List::after), (3, List::end_before), (4, List::with_prefix)]
-    {
+    for (index, narrow) in [
+        (1, List::start_at as fn(&mut List, &[u8])),
+        (2, List::after),
+        (3, List::end_before),
+        (4, List::with_prefix),
+    ] {
         let bound = args.get(index);
         if !bound.is_undefined() {
             narrow(&mut list, convert::to_string(scope, bound)?.as_bytes());
@@ -166,7 +172,10 @@ fn list_of(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option<Lis
 }
 
 /// `[key, value, …]` with the values read. `None`: an exception is pending.
-fn flat<'s>(scope: &mut PinScope<'s, '_>, pairs: &[(String, Vec<u8>)]) -> Option<Local<'s, v8::Array>> {
+fn flat<'s>(
+    scope: &mut PinScope<'s, '_>,
+    pairs: &[(String, Vec<u8>)],
+) -> Option<Local<'s, v8::Array>> {
     let mut elements: Vec<Local<v8::Value>> = Vec::with_capacity(pairs.len() * 2);
     for (key, value) in pairs {
         elements.push(convert::string(scope, key).into());

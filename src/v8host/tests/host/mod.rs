@@ -14,8 +14,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use celld_v8host::host::{
-    Answer, Body, CallId, CellSlot, EventId, Failure, HostCall, Input, LogLevel, OpenCell, Request, Response, SectionId,
-    StreamId, Target, TimerId, Turn,
+    Answer, Body, CallId, CellSlot, EventId, Failure, HostCall, Input, LogLevel, OpenCell, Request,
+    Response, SectionId, StreamId, Target, TimerId, Turn,
 };
 use celld_v8host::{Database, Realm};
 use http::{HeaderMap, HeaderValue, Method};
@@ -96,8 +96,11 @@ impl Host {
         self.response = None;
         while self.response.is_none() {
             if !self.step() {
-                let reported: Vec<String> = self.uncaught.drain(..).map(|failure| failure.to_string()).collect();
-                let text = format!("the test never ends: nothing is left that could happen; reported: {reported:?}");
+                let reported: Vec<String> =
+                    self.uncaught.drain(..).map(|failure| failure.to_string()).collect();
+                let text = format!(
+                    "the test never ends: nothing is left that could happen; reported: {reported:?}"
+                );
                 return Err(Failure::new("Error", text));
             }
         }
@@ -131,12 +134,24 @@ impl Host {
                 None => return false,
             },
         };
+        let input = match input {
+            // The input gate has closed since the request was let in.
+            Input::Fetch { cell: Some(slot), .. } if self.is_blocked(slot) => {
+                self.cell(slot).waiting.push_back(input);
+                return true;
+            }
+            input => input,
+        };
         let mut calls = Vec::new();
         let turn = self.realm.turn(self.now, input, &mut calls);
         match turn {
             Turn::Ended { wrote } => {
                 for slot in wrote {
-                    let cell = self.cells.values().find(|cell| cell.slot == slot).expect("a cell that is open");
+                    let cell = self
+                        .cells
+                        .values()
+                        .find(|cell| cell.slot == slot)
+                        .expect("a cell that is open");
                     cell.database.end_turn().expect("the transaction of the turn commits");
                 }
             }
@@ -158,7 +173,9 @@ impl Host {
                 }
             }
             HostCall::Fetch { call, request, .. } => self.fetch_out(call, request),
-            HostCall::FetchCell { call, target, request, .. } => self.fetch_cell(call, &target, request),
+            HostCall::FetchCell { call, target, request, .. } => {
+                self.fetch_cell(call, &target, request)
+            }
             HostCall::Abandon { .. } => {}
             HostCall::SetTimer { timer, delay_ms, .. } => {
                 self.timers.insert((self.now as u64 + delay_ms, timer.0), timer);
@@ -168,11 +185,14 @@ impl Host {
             HostCall::Cancel { stream } => {
                 if let Some(Source::Relay(from)) = self.sources.remove(&stream) {
                     self.sinks.remove(&from);
-                    self.queue.push_back(Input::Cancel { stream: from, reason: "cancelled".to_owned() });
+                    self.queue
+                        .push_back(Input::Cancel { stream: from, reason: "cancelled".to_owned() });
                 }
             }
             HostCall::Chunk { stream, chunk, .. } => self.chunk(stream, chunk),
-            HostCall::BlockConcurrency { cell, section, .. } => self.cell(cell).sections.push(section),
+            HostCall::BlockConcurrency { cell, section, .. } => {
+                self.cell(cell).sections.push(section)
+            }
             HostCall::Unblock { cell, section, failure } => {
                 self.cell(cell).sections.retain(|open| *open != section);
                 match failure {
@@ -180,7 +200,9 @@ impl Host {
                     None => self.let_in(cell),
                 }
             }
-            HostCall::Sync { call, .. } => self.queue.push_back(Input::Answer { call, answer: Ok(Answer::Done) }),
+            HostCall::Sync { call, .. } => {
+                self.queue.push_back(Input::Answer { call, answer: Ok(Answer::Done) })
+            }
             HostCall::AbortCell { cell, failure } => self.reset(cell, &failure),
             HostCall::Log { level, message, .. } => self.logs.push((level, message)),
             HostCall::Uncaught { failure, .. } => self.uncaught.push(failure),
@@ -197,7 +219,8 @@ impl Host {
             (Some(Waiter::Test), Err(failure)) => self.response = Some(Err(failure)),
             (Some(Waiter::Call(call)), Ok(mut response)) => {
                 response.body = self.relay(std::mem::take(&mut response.body));
-                self.queue.push_back(Input::Answer { call, answer: Ok(Answer::Response(response)) });
+                self.queue
+                    .push_back(Input::Answer { call, answer: Ok(Answer::Response(response)) });
             }
             (Some(Waiter::Call(call)), Err(mut failure)) => {
                 failure.remote = true;
@@ -264,12 +287,16 @@ impl Host {
                 self.queue.push_back(Input::Chunk { stream: to, chunk });
             }
             (Some(mut sink), Ok(Some(bytes))) => {
-                let (Sink::Test(_, all) | Sink::Request(_, _, all)) = &mut sink else { unreachable!("taken above") };
+                let (Sink::Test(_, all) | Sink::Request(_, _, all)) = &mut sink else {
+                    unreachable!("taken above")
+                };
                 all.extend_from_slice(&bytes);
                 self.sinks.insert(stream, sink);
                 self.queue.push_back(Input::Pull { stream });
             }
-            (Some(Sink::Test(response, all)), Ok(None)) => self.response = Some(Ok((response, all))),
+            (Some(Sink::Test(response, all)), Ok(None)) => {
+                self.response = Some(Ok((response, all)))
+            }
             (Some(Sink::Request(call, request, all)), Ok(None)) => self.serve(call, &request, &all),
             (Some(Sink::Test(..)), Err(failure)) => self.response = Some(Err(failure)),
             (Some(Sink::Request(call, ..)), Err(failure)) => {
@@ -301,11 +328,13 @@ impl Host {
             ("echo.test", _) => self.echo(call, request, body),
             ("status.test", code) => self.answer(call, code.parse().unwrap_or(500), String::new()),
             ("harness.test", "logs") => {
-                let lines: Vec<String> = self.logs.drain(..).map(|(level, text)| format!("{level:?}: {text}")).collect();
+                let lines: Vec<String> =
+                    self.logs.drain(..).map(|(level, text)| format!("{level:?}: {text}")).collect();
                 self.answer(call, 200, serde_json::json!(lines).to_string());
             }
             ("harness.test", "uncaught") => {
-                let lines: Vec<String> = self.uncaught.drain(..).map(|failure| failure.to_string()).collect();
+                let lines: Vec<String> =
+                    self.uncaught.drain(..).map(|failure| failure.to_string()).collect();
                 self.answer(call, 200, serde_json::json!(lines).to_string());
             }
             ("harness.test", "evict") => {
@@ -322,7 +351,8 @@ impl Host {
                 self.queue.push_back(Input::Scheduled { event, cron, scheduled_time: self.now });
             }
             _ => {
-                let failure = Failure::new("TypeError", "internal error; the connection was refused");
+                let failure =
+                    Failure::new("TypeError", "internal error; the connection was refused");
                 self.queue.push_back(Input::Answer { call, answer: Err(failure) });
             }
         }
@@ -332,7 +362,9 @@ impl Host {
         let headers: Vec<(String, String)> = request
             .headers
             .iter()
-            .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+            .map(|(name, value)| {
+                (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+            })
             .collect();
         let text = serde_json::json!({
             "method": request.method.as_str(),
@@ -383,12 +415,19 @@ impl Host {
             self.queue.push_back(Input::OpenCell { event: EventId(number), cell: slot, open });
             // The constructor is a section of its own: requests wait for `Opened`.
             let sections = vec![SectionId(u64::MAX)];
-            self.cells.insert(key.clone(), Cell { slot, open: true, sections, waiting: VecDeque::new(), database });
+            self.cells.insert(
+                key.clone(),
+                Cell { slot, open: true, sections, waiting: VecDeque::new(), database },
+            );
         }
         let cell = self.cells.get_mut(&key).expect("inserted above");
         cell.waiting.push_back(Input::Fetch { event, cell: Some(cell.slot), request });
         let slot = cell.slot;
         self.let_in(slot);
+    }
+
+    fn is_blocked(&self, slot: CellSlot) -> bool {
+        self.cells.values().any(|cell| cell.slot == slot && !cell.sections.is_empty())
     }
 
     fn cell(&mut self, slot: CellSlot) -> &mut Cell {
@@ -449,5 +488,12 @@ pub fn request(url: &str) -> Request {
 }
 
 fn response(status: u16, body: Body) -> Response {
-    Response { status, status_text: String::new(), headers: HeaderMap::new(), body, url: String::new(), redirected: false }
+    Response {
+        status,
+        status_text: String::new(),
+        headers: HeaderMap::new(),
+        body,
+        url: String::new(),
+        redirected: false,
+    }
 }
