@@ -290,7 +290,7 @@ function addPart(entries, head, body) {
   }
   if (name === null) throw new TypeError('Content-Disposition header in FormData part is missing a name.');
   if (filename === null) entries[entries.length] = [name, rt.encoding.decode(body)];
-  else entries[entries.length] = [name, rt.blob.makeFile(new Uint8Array(body), type ?? 'text/plain', filename)];
+  else entries[entries.length] = [name, rt.blob.makeFile(new Uint8Array(body), type ?? '', filename)];
 }
 
 rt.formdata = { checkType, entries: entriesOf, extract, isFormData, parse };

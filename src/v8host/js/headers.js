@@ -133,9 +133,9 @@ function listPairs(list) {
 
 const NO_INIT = 'Failed to construct \'Headers\': constructor parameter 1 is not of type \'Headers or Sequence or object\'.';
 
-/** The list of a `HeadersInit`: always a new one. */
-function listFrom(init) {
-  if (!isObject(init)) throw new TypeError(NO_INIT);
+/** The list of a `HeadersInit`: always a new one. `message` is for what is none. */
+function listFrom(init, message = NO_INIT) {
+  if (!isObject(init)) throw new TypeError(message);
   if (isHeaders(init)) return listCopy(listOf(init));
   const list = [];
   const pairs = sequence(init, (item) => sequence(item, (part) => part));

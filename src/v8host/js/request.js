@@ -9,6 +9,9 @@ const { listAppend, listCopy, listFrom, listHas } = rt.headers;
 const { String, TypeError } = globalThis;
 const toUpperCase = rt.webidl.uncurry(String.prototype.toUpperCase);
 
+const NO_HEADERS = 'Incorrect type for the \'headers\' field on \'RequestInitializerDict\': the provided value is not of type '
+  + '\'Headers or Sequence or object\'.';
+
 /** Methods that Cloudflare's HTTP library knows; others are refused as it does. */
 const METHODS = { __proto__: null };
 for (const name of ['GET', 'HEAD', 'POST', 'PUT', 'DELETE', 'PATCH', 'PURGE', 'OPTIONS', 'TRACE', 'COPY', 'LOCK', 'MKCOL', 'MOVE',
@@ -208,7 +211,7 @@ function resolve(input, init) {
     const { method, headers, body, redirect, cf, cache, integrity, signal } = init;
     if (method !== undefined) from.method = methodOf(method);
     if (headers !== undefined) {
-      from.list = listFrom(headers);
+      from.list = listFrom(headers, NO_HEADERS);
       hasHeaders = true;
     }
     if (redirect !== undefined) from.redirect = redirectOf(redirect);

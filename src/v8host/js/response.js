@@ -9,6 +9,8 @@ const { JSON, RangeError, String, TypeError } = globalThis;
 const { stringify } = JSON;
 const charCodeAt = rt.webidl.uncurry(String.prototype.charCodeAt);
 
+const NO_HEADERS = 'Incorrect type for the \'headers\' field on \'InitializerDict\': the provided value is not of type '
+  + '\'Headers or Sequence or object\'.';
 const TEXT_TYPE = 'text/plain;charset=UTF-8';
 
 const isNullBody = (status) => status === 101 || status === 204 || status === 205 || status === 304;
@@ -74,7 +76,7 @@ class Response extends Body {
         const { status: code, statusText: phrase, cf: properties, encodeBody, webSocket } = init;
         if (code !== undefined) status = checkStatus(convert.long(code));
         if (phrase !== undefined) text = statusTextOf(phrase);
-        if (given !== undefined) headers = isHeaders(given) ? listCopy(listOf(given)) : listFrom(given);
+        if (given !== undefined) headers = isHeaders(given) ? listCopy(listOf(given)) : listFrom(given, NO_HEADERS);
         cf = properties;
         if (encodeBody !== undefined) manual = encodingOf(encodeBody);
         if (webSocket !== undefined && webSocket !== null) {

@@ -234,6 +234,7 @@ class ByteController {
       into.filled += count;
       left -= count;
     }
+    if (this.total === 0 && this.emptied !== null) this.emptied();
     return ready;
   }
 

@@ -291,7 +291,9 @@ class Identity {
     this.readable = readableBytes(0, nothing, (reason) => this.cancelled(reason));
     this.readable.controller.emptied = () => this.settle();
     this.readable.length = length;
-    this.writable = writableOf(mark, (chunk) => this.write(chunk), () => this.close(), (reason) => this.abort(reason));
+    this.writable = writableOf(mark ?? 1, (chunk) => this.write(chunk), () => this.close(), (reason) => this.abort(reason));
+    // A mark that a script gives counts bytes, as on Cloudflare.
+    if (mark !== undefined) this.writable.controller.size = (chunk) => (isBufferSource(chunk) ? bytesOf(chunk).byteLength : 1);
   }
 
   write(chunk) {
@@ -346,11 +348,11 @@ class Identity {
   }
 }
 
-/** `{highWaterMark}` of the byte streams: how much a writer may be ahead, in writes. */
+/** `{highWaterMark}` of the byte streams, in bytes: how much a writer may be ahead. */
 function markOf(options) {
-  if (options === undefined || options === null) return 1;
+  if (options === undefined || options === null) return undefined;
   const mark = options.highWaterMark;
-  return mark === undefined ? 1 : strategyOf({ highWaterMark: mark }, 1).mark;
+  return mark === undefined ? undefined : strategyOf({ highWaterMark: mark }, 1).mark;
 }
 
 class IdentityTransformStream {

@@ -51,6 +51,7 @@ test('init', () => {
   assertThrows(() => new Response('', { encodeBody: 'x' }), TypeError, 'encodeBody: unexpected value: x');
   assertThrows(() => new Response(null, { webSocket: {} }), TypeError, /'webSocket'/);
   assertThrows(() => new Response('', { headers: { 'a b': '' } }), TypeError);
+  assertThrows(() => new Response('', { headers: null }), TypeError, "Incorrect type for the 'headers' field on 'InitializerDict': the provided value is not of type 'Headers or Sequence or object'.");
 });
 
 test('a response as init', async () => {

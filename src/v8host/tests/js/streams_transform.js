@@ -154,6 +154,20 @@ test('IdentityTransformStream: bytes in, bytes out', async () => {
   await writer.closed;
 });
 
+test('IdentityTransformStream: readAtLeast at the end, highWaterMark in bytes', async () => {
+  const { readable, writable } = new IdentityTransformStream({ highWaterMark: 10 });
+  const writer = writable.getWriter();
+  const write = writer.write(bytes(1, 2, 3));
+  assertEquals(writer.desiredSize, 7);
+  writer.close();
+  const reader = readable.getReader({ mode: 'byob' });
+  const { value, done } = await reader.readAtLeast(5, new Uint8Array(8));
+  assertEquals([[...value], done], [[1, 2, 3], false]);
+  await write;
+  assertEquals((await reader.readAtLeast(5, new Uint8Array(8))).done, true);
+  assertEquals(new IdentityTransformStream().writable.getWriter().desiredSize, 1);
+});
+
 test('IdentityTransformStream: refuses text, passes errors on', async () => {
   const text = new IdentityTransformStream();
   const writer = text.writable.getWriter();
