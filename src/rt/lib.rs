@@ -25,7 +25,7 @@ mod time;
 pub use blocking::blocking;
 pub use clock::{mono_us, wall_ms};
 pub use executor::{Placement, StartError, block_on, spawn_thread};
-pub use futures_channel::oneshot;
+pub use futures_channel::{mpsc, oneshot};
 pub use mesh::{Mesh, MeshReceiver, MeshSender, mesh};
 pub use preflight::{PreflightError, preflight};
 pub use signal::{Signals, Stop};

@@ -144,6 +144,9 @@ pub struct Manifest {
     /// Namespace key of each class that exists.
     #[serde(default)]
     pub classes: BTreeMap<String, String>,
+    /// Namespace keys of classes that a migration deleted.
+    #[serde(default)]
+    pub deleted: Vec<String>,
     /// The last migration that is in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_tag: Option<String>,
@@ -346,7 +349,8 @@ impl Manifest {
         }
     }
 
-    /// Whether this version may follow `old`: a class keeps its key, and goes only by a migration.
+    /// Whether this version may follow `old`: each class that is served keeps its key, or goes by a
+    /// migration.
     ///
     /// # Errors
     /// [`DeployError::Migration`] says which class would lose its objects.
@@ -356,19 +360,12 @@ impl Manifest {
             return Ok(());
         }
         for (class, namespace) in &old.classes {
-            let known = self.classes.values().any(|other| other == namespace);
-            match self.classes.get(class) {
-                Some(other) if other != namespace && !known => {
-                    return Err(DeployError::Migration(format!(
-                        "the class {class:?} would get the new key {other:?}, and its objects under {namespace:?} would be lost; keep all migrations in the wrangler file"
-                    )));
-                }
-                None if !known && self.migration_tag == old.migration_tag => {
-                    return Err(DeployError::Migration(format!(
-                        "the class {class:?} is served now and missing in this version; delete or rename it by a migration with a new tag"
-                    )));
-                }
-                Some(_) | None => {}
+            let is_kept = self.classes.values().any(|other| other == namespace);
+            if !is_kept && !self.deleted.contains(namespace) {
+                return Err(DeployError::Migration(format!(
+                    "the class {class:?} is served now, with its objects under {namespace:?}, and this version neither has nor deletes it; \
+                     keep all migrations in the wrangler file, and delete or rename the class by one"
+                )));
             }
         }
         Ok(())
@@ -538,7 +535,10 @@ async fn put_once(bucket: &Bucket, key: &str, bytes: &Bytes) -> Result<bool, Dep
         match bucket.get(key).await.map_err(fault)? {
             Some(object) if object.body == bytes => return Ok(false),
             Some(_) => {
-                return Err(DeployError::damaged(key, "the bucket has other bytes under this name"));
+                return Err(DeployError::damaged(
+                    key,
+                    "the bucket has other bytes under this name",
+                ));
             }
             None => {}
         }
@@ -571,3 +571,6 @@ pub async fn move_current(
         Some(_) | None => Err(DeployError::Unknown { key: CURRENT_KEY.to_owned() }),
     }
 }
+
+#[cfg(test)]
+mod tests;

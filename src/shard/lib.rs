@@ -1,1 +1,21 @@
-//! placeholder
+//! One core of the machine: the loop that feeds the decisions of `core` and performs their effects.
+//!
+//! The way of a request: [`ingress`] (HTTP) → [`host`] (turns of JavaScript) → [`shard`] and
+//! [`router`] (which shard owns the cell) → [`cell`] (input gate, activation, output gate, proof) →
+//! [`storage`] (pages and LTX) → the bucket. [`node`] starts and stops it all.
+#![deny(missing_docs)]
+
+mod activation;
+mod body;
+mod cell;
+pub mod deployment;
+mod host;
+mod ingress;
+mod lease;
+pub mod node;
+mod outbound;
+mod pulled;
+mod router;
+mod shard;
+mod status;
+pub mod storage;

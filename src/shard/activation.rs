@@ -1,0 +1,176 @@
+//! From a cold cell to one whose database is there and ours: feeds `core::claim` and performs what
+//! it wants.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use celld_core::cas::{CasOutcome, Etag};
+use celld_core::cell::CellId;
+use celld_core::claim::{self, Claim, Effect, Event};
+use celld_core::epoch::FencingToken;
+use celld_core::lease::{self, OwnerLease};
+use celld_core::ownership::{Me, Owner, Record, Route};
+use celld_core::record::RecordError;
+use celld_core::time::Wall;
+use celld_rt as rt;
+use celld_v8host::{Database, Failure};
+
+use crate::body::failure;
+use crate::shard::{Shard, now, random};
+use crate::storage::restore::{Restored, restore};
+use crate::storage::{CellStore, Image, Place};
+
+/// `blockConcurrencyWhile` may take this long, as on Cloudflare.
+pub(crate) const SECTION_LIMIT: Duration = Duration::from_secs(30);
+
+/// A cell that is ours, with its database.
+pub(crate) struct Activated {
+    pub record: Record,
+    pub etag: Etag,
+    pub token: FencingToken,
+    pub store: CellStore,
+    pub database: Database,
+}
+
+/// Claims and restores a cell.
+///
+/// # Errors
+/// What the callers of the cell are told.
+pub(crate) async fn activate(shard: &Rc<Shard>, id: &CellId) -> Result<Activated, Failure> {
+    let me = Me { owner: shard.facts.me.clone(), serving: None };
+    let mut claim = Claim::new(me, random());
+    let mut effects = Vec::new();
+    let mut restored = None;
+    let mut restore_error = None;
+    claim.on_event(now(), Event::Started, &mut effects);
+    loop {
+        let Some(effect) = effects.pop() else {
+            unreachable!("a claim that is not done wants something")
+        };
+        let event = match effect {
+            Effect::ReadOwner => read_owner(shard, id).await,
+            Effect::ReadLease(owner) => read_lease(shard, &owner).await,
+            Effect::Cas { guard, record } => {
+                let written = shard.bucket.put_if(&id.own_key(), guard, body_of(&record)).await;
+                // An error says that nothing applied; the machine reads back all the same.
+                Event::Written(written.unwrap_or(CasOutcome::Unknown))
+            }
+            Effect::Restore(record) => {
+                let place = Place::new(&shard.facts.state);
+                match restore(&shard.bucket, id, record.base, record.epoch, place).await {
+                    Ok(Restored { image, strays, .. }) => {
+                        for stray in strays {
+                            eprintln!("celld: cell {id}: {} does not count: {:?}", stray.key, stray.reason);
+                        }
+                        let txid = image.position().txid;
+                        restored = Some(image);
+                        Event::Restored(txid)
+                    }
+                    Err(error) => {
+                        eprintln!("celld: cell {id}: restore failed: {error}");
+                        restore_error = Some(error.to_string());
+                        Event::RestoreFailed
+                    }
+                }
+            }
+            Effect::SetTimer(at) => {
+                let wait = Duration::from_micros(at.since(now()).as_micros());
+                rt::sleep(wait).await;
+                Event::TimerFired
+            }
+            Effect::Serve { record, etag } => {
+                return open(shard, id, record, etag, restored);
+            }
+            Effect::Forward(route) => return Err(owned_elsewhere(id, &route)),
+            Effect::Fail(why) => return Err(failed(id, &why, restore_error)),
+        };
+        claim.on_event(now(), event, &mut effects);
+    }
+}
+
+fn open(
+    shard: &Rc<Shard>,
+    id: &CellId,
+    record: Record,
+    etag: Etag,
+    restored: Option<Image>,
+) -> Result<Activated, Failure> {
+    let broken = |error: &dyn std::fmt::Display| {
+        eprintln!("celld: cell {id}: its database cannot be opened: {error}");
+        failure("Error", format!("the database of the Durable Object cannot be opened: {error}"))
+    };
+    let opened = match restored {
+        Some(image) => CellStore::open(image),
+        // Nothing is restored only when the cell never existed.
+        None => CellStore::create(Place::new(&shard.facts.state)),
+    };
+    let (store, connection) = opened.map_err(|error| broken(&error))?;
+    let database = Database::new(connection).map_err(|error| broken(&error))?;
+    let session = shard.facts.me.session.clone();
+    let token = FencingToken { epoch: record.epoch, session };
+    Ok(Activated { record, etag, token, store, database })
+}
+
+fn body_of(record: &Record) -> Bytes {
+    Bytes::from(record.encode())
+}
+
+async fn read_owner(shard: &Rc<Shard>, id: &CellId) -> Event {
+    match shard.bucket.get(&id.own_key()).await {
+        Ok(None) => Event::Owner(Ok(None)),
+        Ok(Some(object)) => {
+            let parsed = Record::parse(&object.body);
+            Event::Owner(parsed.map(|record| Some((record, object.etag))))
+        }
+        Err(error) => {
+            eprintln!("celld: cell {id}: its owner cannot be read: {error}");
+            Event::ReadFailed
+        }
+    }
+}
+
+async fn read_lease(shard: &Rc<Shard>, owner: &Owner) -> Event {
+    match shard.bucket.get(&node_key(&owner.node)).await {
+        Ok(read) => Event::Lease(judge(shard, owner, read.as_ref().map(|o| &o.body))),
+        Err(error) => {
+            eprintln!("celld: the lease of node {} cannot be read: {error}", owner.node);
+            Event::ReadFailed
+        }
+    }
+}
+
+fn judge(
+    shard: &Rc<Shard>,
+    owner: &Owner,
+    read: Option<&Bytes>,
+) -> Result<OwnerLease, RecordError> {
+    let record = read.map(|body| lease::Record::parse(body)).transpose()?;
+    let wall = Wall::from_millis(rt::wall_ms());
+    Ok(lease::judge(record.as_ref(), &owner.session, wall, shard.facts.clock_margin))
+}
+
+/// Key of a node's lease.
+pub(crate) fn node_key(node: &celld_core::node::NodeId) -> String {
+    format!("nodes/{node}.json")
+}
+
+fn owned_elsewhere(id: &CellId, route: &Route) -> Failure {
+    let wait_ms = route.until.as_millis().saturating_sub(rt::wall_ms());
+    let text = format!(
+        "the Durable Object {id} is served by node {} until its lease ends (in {wait_ms} ms at the \
+         earliest), and requests are not forwarded between nodes yet",
+        route.owner.node
+    );
+    Failure { retryable: true, ..failure("Error", text) }
+}
+
+fn failed(id: &CellId, why: &claim::Failure, restore_error: Option<String>) -> Failure {
+    let text = match restore_error {
+        Some(error) => format!("the Durable Object {id} cannot be restored: {error}"),
+        None => format!("the Durable Object {id} cannot be activated: {why}"),
+    };
+    eprintln!("celld: {text}");
+    let retryable = matches!(why, claim::Failure::Exhausted(_) | claim::Failure::Restore);
+    Failure { retryable, ..failure("Error", text) }
+}

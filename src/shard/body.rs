@@ -1,0 +1,177 @@
+//! Bodies between a socket, a realm and another shard.
+//!
+//! A body is pulled: who reads asks for a piece, who writes answers with one, so a slow reader
+//! slows the writer down and at most one piece waits.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use celld_v8host::Failure;
+use futures_util::stream::{LocalBoxStream, Stream};
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+
+/// A body on its way; not `Send`.
+#[derive(Default)]
+pub(crate) enum Flow {
+    /// No body at all.
+    #[default]
+    Empty,
+    /// All of it.
+    Bytes(Bytes),
+    /// Pieces on demand, with the length when it is known before.
+    Stream(LocalBoxStream<'static, Result<Bytes, Failure>>, Option<u64>),
+}
+
+impl Flow {
+    /// The length, when it is known before the body is read.
+    pub fn length(&self) -> Option<u64> {
+        match self {
+            Flow::Empty => Some(0),
+            Flow::Bytes(bytes) => Some(bytes.len() as u64),
+            Flow::Stream(_, length) => *length,
+        }
+    }
+}
+
+impl std::fmt::Debug for Flow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Flow::Empty => f.write_str("Empty"),
+            Flow::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Flow::Stream(_, length) => write!(f, "Stream({length:?})"),
+        }
+    }
+}
+
+/// A response on its way to who asked for it.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub status: u16,
+    pub status_text: String,
+    pub headers: HeaderMap,
+    pub body: Flow,
+    /// After redirects; empty when it is the URL that was asked for.
+    pub url: String,
+    pub redirected: bool,
+}
+
+/// A request on its way to a realm or to a server.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub method: http::Method,
+    pub url: String,
+    pub headers: HeaderMap,
+    pub body: Flow,
+    pub redirect: celld_v8host::Redirect,
+}
+
+/// How a request ends for who sent it.
+pub(crate) type Outcome = Result<Answered, Failure>;
+
+/// A body as hyper wants it.
+pub(crate) struct HttpBody(pub Flow);
+
+impl Body for HttpBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut self.0 {
+            Flow::Empty => Poll::Ready(None),
+            Flow::Bytes(bytes) => {
+                let bytes = std::mem::take(bytes);
+                self.0 = Flow::Empty;
+                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+            }
+            Flow::Stream(stream, _) => stream.as_mut().poll_next(cx).map(|piece| {
+                piece.map(|piece| piece.map(Frame::data).map_err(|failure| BodyError(failure.message)))
+            }),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Flow::Empty => true,
+            Flow::Bytes(bytes) => bytes.is_empty(),
+            Flow::Stream(..) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.length().map(SizeHint::with_exact).unwrap_or_default()
+    }
+}
+
+/// The writer of a body failed half-way: the connection is cut, so that the reader sees it.
+#[derive(Debug)]
+pub(crate) struct BodyError(pub String);
+
+impl std::fmt::Display for BodyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BodyError {}
+
+/// The body that hyper reads from a socket, as a flow.
+pub(crate) struct SocketBody {
+    body: hyper::body::Incoming,
+    left: u64,
+    limit: u64,
+}
+
+impl SocketBody {
+    /// Fails once more than `limit` bytes came.
+    pub fn new(body: hyper::body::Incoming, limit: u64) -> Self {
+        Self { body, left: limit, limit }
+    }
+}
+
+impl Stream for SocketBody {
+    type Item = Result<Bytes, Failure>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            let frame = match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some(Err(error))) => {
+                    let text = format!("Network connection lost while reading the body: {error}");
+                    return Poll::Ready(Some(Err(failure("Error", text))));
+                }
+                Poll::Ready(Some(Ok(frame))) => frame,
+            };
+            // Trailers are not visible to Workers.
+            let Ok(data) = frame.into_data() else { continue };
+            if data.is_empty() {
+                continue;
+            }
+            let limit = self.limit;
+            let Some(left) = self.left.checked_sub(data.len() as u64) else {
+                let text = format!("the body is larger than the limit of {limit} bytes");
+                return Poll::Ready(Some(Err(failure("Error", text))));
+            };
+            self.left = left;
+            return Poll::Ready(Some(Ok(data)));
+        }
+    }
+}
+
+/// A failure of ours, as JavaScript will see it.
+pub(crate) fn failure(name: &str, message: impl Into<String>) -> Failure {
+    Failure {
+        name: name.into(),
+        message: message.into(),
+        stack: String::new(),
+        remote: false,
+        retryable: false,
+        overloaded: false,
+        durable_object_reset: false,
+    }
+}

@@ -1,0 +1,302 @@
+//! HTTP/1.1 from clients: one listener for each shard on the same address.
+//!
+//! Invariant: a connection's trouble stays its own. What a client gets wrong is answered with a
+//! 4xx; a client that stalls is cut off.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use celld_rt as rt;
+use celld_rt::hyper_io::{HyperIo, HyperTimer};
+use celld_v8host::Redirect;
+use futures_lite::FutureExt as _;
+use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, TRANSFER_ENCODING};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use hyper::service::service_fn;
+
+use crate::body::{Answered, Asked, Flow, HttpBody, SocketBody, failure};
+use crate::shard::Shard;
+
+/// As on Cloudflare.
+const URI_BYTES_MAX: usize = 16 << 10;
+/// As on Cloudflare.
+const HEADER_BYTES_MAX: usize = 128 << 10;
+/// Headers of one request; hyper's table is made for this many.
+const HEADERS_MAX: usize = 256;
+/// As on Cloudflare's plan for businesses; a Worker sees larger bodies refused with 413.
+const BODY_BYTES_MAX: u64 = 500 << 20;
+/// A body that is announced this small is read before JavaScript runs: one turn instead of three.
+const WHOLE_BODY_MAX: u64 = 64 << 10;
+/// A client that sends its head or its small body slower than this is cut off.
+const HEAD_LIMIT: Duration = Duration::from_secs(30);
+/// Health for load balancers and supervisors; the only path that is not the application's.
+pub(crate) const HEALTH_PATH: &str = "/.well-known/celld/health";
+/// Only for `celld dev`.
+const SCHEDULED_PATH: &str = "/cdn-cgi/handler/scheduled";
+
+/// Serves connections until the shard is told to drain, and then lets the open ones finish.
+pub(crate) async fn serve(shard: Rc<Shard>, listener: rt::net::TcpListener) {
+    loop {
+        let accepted = async { Some(rt::net::accept(&listener).await) };
+        let draining = async {
+            shard.draining.wait().await;
+            None
+        };
+        let Some(stream) = accepted.or(draining).await else { return };
+        let shard = shard.clone();
+        shard.connections.set(shard.connections.get() + 1);
+        let guard = Connection(shard.clone());
+        rt::spawn(async move {
+            let _guard = guard;
+            connection(shard, stream).await;
+        });
+    }
+}
+
+/// Counts one open connection, also when its task ends with a panic.
+struct Connection(Rc<Shard>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+async fn connection(shard: Rc<Shard>, stream: rt::net::TcpStream) {
+    let peer = stream.peer_addr().ok();
+    let service_shard = shard.clone();
+    let service = service_fn(move |request| {
+        let shard = service_shard.clone();
+        async move { Ok::<_, std::convert::Infallible>(respond(&shard, request, peer).await) }
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder
+        .keep_alive(true)
+        .pipeline_flush(true)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEADER_BYTES_MAX + URI_BYTES_MAX)
+        .timer(HyperTimer)
+        .header_read_timeout(HEAD_LIMIT);
+    let mut served = pin!(builder.serve_connection(HyperIo(stream), service));
+    let finished = async {
+        // An error here is the client's: a reset, a malformed head (answered by hyper), a stall.
+        let _client_error = served.as_mut().await;
+        true
+    };
+    let draining = async {
+        shard.draining.wait().await;
+        false
+    };
+    if !finished.or(draining).await {
+        served.as_mut().graceful_shutdown();
+        let _client_error = served.await;
+    }
+}
+
+async fn respond(
+    shard: &Rc<Shard>,
+    request: Request<Incoming>,
+    peer: Option<SocketAddr>,
+) -> Response<HttpBody> {
+    if request.uri().path() == HEALTH_PATH {
+        return shard.status.health_response();
+    }
+    if shard.is_dev && request.uri().path() == SCHEDULED_PATH {
+        return scheduled(shard, request.uri().query().unwrap_or_default()).await;
+    }
+    let started = rt::mono_us();
+    let line = shard.log_requests.then(|| {
+        let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        format!("{} {}", request.method(), target)
+    });
+    let response = match asked(request, peer).await {
+        Ok(asked) => dispatch(shard, asked).await,
+        Err((status, text)) => plain(status, text),
+    };
+    if let Some(line) = line {
+        let took = celld_core::time::Micros::from_micros(rt::mono_us() - started);
+        eprintln!("{line} {} ({took})", response.status().as_u16());
+    }
+    response
+}
+
+/// Runs the Worker's `scheduled` by hand, as `wrangler dev` does: `?cron=…&time=<ms>`.
+async fn scheduled(shard: &Rc<Shard>, query: &str) -> Response<HttpBody> {
+    let value = |name: &str| {
+        url::form_urlencoded::parse(query.as_bytes())
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.into_owned())
+    };
+    let time = match value("time").map(|text| text.parse::<f64>()) {
+        None => rt::wall_ms() as f64,
+        Some(Ok(time)) => time,
+        Some(Err(_)) => {
+            let text = "`time` is milliseconds since 1970\n".to_owned();
+            return plain(StatusCode::BAD_REQUEST, text);
+        }
+    };
+    match shard.run_scheduled(value("cron").unwrap_or_default(), time).await {
+        Ok(_) => plain(StatusCode::OK, "ok\n".into()),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, full_text(&error)),
+    }
+}
+
+fn full_text(error: &celld_v8host::Failure) -> String {
+    format!("{}: {}\n{}\n", error.name, error.message, error.stack)
+}
+
+async fn dispatch(shard: &Rc<Shard>, asked: Asked) -> Response<HttpBody> {
+    let outcome = shard.fetch_worker(asked).await;
+    match outcome {
+        Ok(answered) => http_response(answered),
+        Err(error) => {
+            let status = if error.overloaded || error.retryable {
+                StatusCode::SERVICE_UNAVAILABLE
+            } else {
+                StatusCode::INTERNAL_SERVER_ERROR
+            };
+            let shown = if shard.is_dev {
+                full_text(&error)
+            } else {
+                format!("{}\n", public_text(&error))
+            };
+            plain(status, shown)
+        }
+    }
+}
+
+/// What a stranger may read of a failure: nothing of the application's own text.
+fn public_text(error: &celld_v8host::Failure) -> &'static str {
+    match (error.overloaded, error.retryable) {
+        (true, _) => "the application is overloaded, try again later",
+        (false, true) => "the request could not be completed, try again",
+        (false, false) => "the application failed",
+    }
+}
+
+/// Turns hyper's request into ours, or says with which status it is refused.
+async fn asked(
+    request: Request<Incoming>,
+    peer: Option<SocketAddr>,
+) -> Result<Asked, (StatusCode, String)> {
+    let (mut parts, body) = request.into_parts();
+    let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    if target.len() > URI_BYTES_MAX {
+        let text = format!("the URI is longer than {URI_BYTES_MAX} bytes\n");
+        return Err((StatusCode::URI_TOO_LONG, text));
+    }
+    let header_bytes: usize =
+        parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if header_bytes > HEADER_BYTES_MAX {
+        let text = format!("the headers are larger than {HEADER_BYTES_MAX} bytes\n");
+        return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, text));
+    }
+    let host = match (parts.uri.authority(), parts.headers.get(HOST)) {
+        (Some(authority), _) => authority.as_str().to_owned(),
+        (None, Some(host)) => {
+            let bad = |_| (StatusCode::BAD_REQUEST, "the Host header is not text\n".to_owned());
+            host.to_str().map_err(bad)?.to_owned()
+        }
+        (None, None) => return Err((StatusCode::BAD_REQUEST, "no Host header\n".to_owned())),
+    };
+    let mut url = String::with_capacity(7 + host.len() + target.len());
+    url.push_str("http://");
+    url.push_str(&host);
+    url.push_str(target);
+    if let Some(peer) = peer {
+        // The address that the kernel saw; what a client claims is overwritten.
+        let ip = HeaderValue::from_str(&peer.ip().to_string());
+        parts.headers.insert("cf-connecting-ip", ip.expect("an address is plain text"));
+    }
+    let body = read_body(body).await?;
+    Ok(Asked {
+        method: parts.method,
+        url,
+        headers: parts.headers,
+        body,
+        redirect: Redirect::Manual,
+    })
+}
+
+async fn read_body(body: Incoming) -> Result<Flow, (StatusCode, String)> {
+    if body.is_end_stream() {
+        return Ok(Flow::Empty);
+    }
+    match body.size_hint().exact() {
+        Some(length) if length > BODY_BYTES_MAX => {
+            let text = format!("the body is larger than {BODY_BYTES_MAX} bytes\n");
+            Err((StatusCode::PAYLOAD_TOO_LARGE, text))
+        }
+        Some(length) if length <= WHOLE_BODY_MAX => {
+            let whole = rt::timeout(HEAD_LIMIT, body.collect()).await;
+            let slow = |_| (StatusCode::REQUEST_TIMEOUT, "the body came too slowly\n".to_owned());
+            let cut = |_| (StatusCode::BAD_REQUEST, "the body was cut off\n".to_owned());
+            Ok(Flow::Bytes(whole.map_err(slow)?.map_err(cut)?.to_bytes()))
+        }
+        length => Ok(Flow::Stream(Box::pin(SocketBody::new(body, BODY_BYTES_MAX)), length)),
+    }
+}
+
+/// Headers that belong to a connection; the one to the client is ours.
+fn is_hop_by_hop(name: &http::HeaderName) -> bool {
+    name == CONNECTION || name == TRANSFER_ENCODING || name == "keep-alive" || name == "upgrade"
+}
+
+fn http_response(answered: Answered) -> Response<HttpBody> {
+    let Answered { status, mut headers, body, .. } = answered;
+    let Ok(status) = StatusCode::from_u16(status) else {
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, "the status is not one of HTTP\n".into());
+    };
+    if headers.keys().any(is_hop_by_hop) {
+        for name in ["connection", "transfer-encoding", "keep-alive", "upgrade"] {
+            headers.remove(name);
+        }
+    }
+    let mut response = Response::new(HttpBody(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+pub(crate) fn plain(status: StatusCode, text: String) -> Response<HttpBody> {
+    let mut response = Response::new(HttpBody(Flow::Bytes(Bytes::from(text))));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// A flag that tasks of one shard wait for.
+#[derive(Default)]
+pub(crate) struct Flag {
+    raised: Cell<bool>,
+    event: event_listener::Event,
+}
+
+impl Flag {
+    pub fn raise(&self) {
+        self.raised.set(true);
+        self.event.notify(usize::MAX);
+    }
+
+    pub async fn wait(&self) {
+        while !self.raised.get() {
+            let listener = self.event.listen();
+            if self.raised.get() {
+                return;
+            }
+            listener.await;
+        }
+    }
+}
+
+/// For a request that came while the node was stopping.
+pub(crate) fn stopping() -> celld_v8host::Failure {
+    celld_v8host::Failure { retryable: true, ..failure("Error", "this node is shutting down") }
+}

@@ -1,0 +1,438 @@
+//! A node: its shards, its io executor, its beginning and its end.
+//!
+//! The io executor never runs JavaScript: it keeps the lease, looks for new deployments, and tells
+//! the shards. A cell that burns its core does not stop it.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use celld_core::eviction;
+use celld_core::lease::Loss;
+use celld_core::node::{NodeId, SessionId};
+use celld_core::ownership::Owner;
+use celld_core::time::Micros;
+use celld_rt as rt;
+use celld_rt::{Placement, Signals, Stop};
+use celld_s3::Bucket;
+use celld_v8host::{DurableObjectBinding, Module, ModuleKind, Script};
+use futures_util::{SinkExt as _, StreamExt as _};
+
+use crate::deployment::{self, Deployment};
+use crate::ingress;
+use crate::router::{self, Message, Peers};
+use crate::shard::{Authority, NodeFacts, Shard, random};
+use crate::status::Status;
+
+/// Messages that fit between two shards before senders wait.
+const MESH_CAPACITY: usize = 1_024;
+/// Orders to one shard: a few in its life.
+const ORDERS_MAX: usize = 16;
+/// What a drain may take before the process ends all the same.
+pub const DRAIN_LIMIT: Duration = Duration::from_secs(25);
+
+/// How a node is to run.
+pub struct NodeOptions {
+    /// Where everything durable is.
+    pub bucket: Bucket,
+    /// Address of the public listener.
+    pub listen: SocketAddr,
+    /// Name of the node: of its lease in the bucket.
+    pub node: NodeId,
+    /// Directory for what may be lost: the lock, images of large databases.
+    pub state: PathBuf,
+    /// Shards: one pinned thread each.
+    pub shards: usize,
+    /// What a write of the lease grants.
+    pub ttl: Micros,
+    /// How often the bucket is asked for a new deployment.
+    pub watch: Duration,
+    /// One line on stderr for each request.
+    pub log_requests: bool,
+    /// For a developer: clients see the errors of the application, and may run `scheduled`.
+    pub is_dev: bool,
+    /// Cells in one isolate before another one opens.
+    pub cells_per_isolate: usize,
+    /// When idle cells leave memory.
+    pub eviction: eviction::Limits,
+    /// What a realm may use.
+    pub limits: celld_v8host::Limits,
+    /// Told once, when the listener is open: its address and the version that serves, if any.
+    pub ready: Ready,
+}
+
+/// See [`NodeOptions::ready`].
+pub type Ready = Box<dyn FnOnce(SocketAddr, Option<&str>) + Send>;
+
+/// How a node's life ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It was asked to stop, and everything was handed back.
+    Drained,
+    /// It was asked to stop, and ran out of time or patience.
+    Cut,
+    /// Its right to own cells ended. The process must end at once and write nothing.
+    Fenced(Loss),
+}
+
+/// A node could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The system lacks something.
+    #[error(transparent)]
+    Preflight(#[from] rt::PreflightError),
+    /// A thread or an executor could not start.
+    #[error(transparent)]
+    Start(#[from] rt::StartError),
+    /// The state directory cannot be used.
+    #[error("the state directory {0} cannot be used: {1}")]
+    State(PathBuf, std::io::Error),
+    /// Another process runs on it.
+    #[error("another celld runs on the state directory {0}: stop it, or give each its own --state")]
+    Locked(PathBuf),
+    /// The listener's address is taken or not ours.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, std::io::Error),
+    /// The store cannot fence, or does not answer.
+    #[error("{0}")]
+    Store(String),
+    /// Signals cannot be taken over.
+    #[error("signals cannot be handled: {0}")]
+    Signals(std::io::Error),
+}
+
+/// What the io executor tells a shard.
+enum Order {
+    Adopt(Arc<Script>, rt::oneshot::Sender<Result<(), String>>),
+    Listen(SocketAddr, rt::oneshot::Sender<std::io::Result<()>>),
+    Drain(rt::oneshot::Sender<()>),
+}
+
+/// Runs a node until it is told to stop or must fence itself.
+///
+/// # Errors
+/// It could not start; nothing was written but probes.
+pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
+    rt::preflight()?;
+    let _lock = lock_state(&options.state)?;
+    let listen = check_address(options.listen)?;
+    let signals = Signals::install().map_err(NodeError::Signals)?;
+    celld_v8host::startup();
+    let session = format!("{:032x}", random());
+    let session = SessionId::parse(&session).expect("32 hexadecimal digits");
+    let me = Owner { node: options.node.clone(), session: session.clone() };
+    let facts = Arc::new(NodeFacts {
+        me,
+        shards: options.shards,
+        state: options.state.clone(),
+        patience: celld_core::proof::PATIENCE_DEFAULT,
+        clock_margin: CLOCK_MARGIN,
+        cells_per_isolate: options.cells_per_isolate,
+        eviction: options.eviction,
+        limits: options.limits,
+        log_requests: options.log_requests,
+        is_dev: options.is_dev,
+    });
+    let authority = Arc::new(Authority::default());
+    let status =
+        Arc::new(Status::new(options.node.to_string(), session.to_string(), options.shards));
+    let common = Common {
+        facts,
+        authority,
+        status,
+        bucket: options.bucket.clone(),
+    };
+    let (orders, threads) = start_shards(&common)?;
+    let node = Node { common, orders, listen, signals, options };
+    let io = rt::spawn_thread("io", Placement::Floating, Duration::ZERO, move || node.run())?;
+    let exit = io.join().ok().flatten();
+    match exit {
+        Some(Ok(Exit::Drained)) => {
+            for thread in threads {
+                // A shard that panicked has said so.
+                let _ended = thread.join();
+            }
+            Ok(Exit::Drained)
+        }
+        Some(result) => result,
+        None => Err(NodeError::Start(rt::StartError("the io executor ended".into()))),
+    }
+}
+
+/// By how much clocks of two nodes may differ before a lease that is over is taken for a live one.
+const CLOCK_MARGIN: Micros = Micros::from_millis(500);
+
+#[derive(Clone)]
+struct Common {
+    facts: Arc<NodeFacts>,
+    authority: Arc<Authority>,
+    status: Arc<Status>,
+    bucket: Bucket,
+}
+
+type Orders = Vec<rt::mpsc::Sender<Order>>;
+type Threads = Vec<JoinHandle<Option<()>>>;
+
+fn start_shards(common: &Common) -> Result<(Orders, Threads), NodeError> {
+    let mut orders = Vec::new();
+    let mut threads = Vec::new();
+    let cores = online_cores();
+    let mesh = rt::mesh::<Box<Message>>(common.facts.shards, MESH_CAPACITY);
+    for (index, end) in mesh.into_iter().enumerate() {
+        let (sender, receiver) = rt::mpsc::channel(ORDERS_MAX);
+        orders.push(sender);
+        let common = common.clone();
+        let core = cores[index % cores.len()];
+        let make = move || run_shard(index, common, end, receiver);
+        let name = format!("shard-{index}");
+        threads.push(rt::spawn_thread(&name, Placement::Core(core), Duration::ZERO, make)?);
+    }
+    Ok((orders, threads))
+}
+
+/// The cores that this process may use: a container may have fewer than the machine.
+pub fn online_cores() -> Vec<usize> {
+    // SAFETY: `cpu_set_t` is plain bits, and the call writes only the set that it is given.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
+        set
+    };
+    // SAFETY: the index is below the size of the set.
+    let allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    let cores: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(allowed).collect();
+    if cores.is_empty() { vec![0] } else { cores }
+}
+
+async fn run_shard(
+    index: usize,
+    common: Common,
+    end: rt::Mesh<Box<Message>>,
+    mut orders: rt::mpsc::Receiver<Order>,
+) {
+    let (senders, receivers) = end.join().await;
+    let Common { facts, authority, status, bucket } = common;
+    let shard = Shard::new(index, facts, bucket, authority, status, Peers::new(senders));
+    for (peer, receiver) in receivers.into_iter().enumerate() {
+        if let Some(receiver) = receiver {
+            rt::spawn(router::receive(shard.clone(), peer, receiver));
+        }
+    }
+    rt::spawn(shard.clone().tick());
+    while let Some(order) = orders.next().await {
+        match order {
+            Order::Adopt(script, done) => {
+                let adopted = shard.adopt(&script).map_err(|error| error.to_string());
+                let _gone = done.send(adopted);
+            }
+            Order::Listen(address, done) => {
+                let opened = rt::net::listen(address).map(|listener| {
+                    rt::spawn(ingress::serve(shard.clone(), listener));
+                });
+                let _gone = done.send(opened);
+            }
+            Order::Drain(done) => {
+                shard.drain().await;
+                let _gone = done.send(());
+                return;
+            }
+        }
+    }
+}
+
+/// What the io executor runs.
+struct Node {
+    common: Common,
+    orders: Orders,
+    listen: SocketAddr,
+    signals: Signals,
+    options: NodeOptions,
+}
+
+impl Node {
+    async fn run(mut self) -> Result<Exit, NodeError> {
+        probe(&self.common.bucket).await?;
+        let (held, is_held) = rt::oneshot::channel();
+        let lease = rt::spawn_joined(crate::lease::keep(
+            self.common.bucket.clone(),
+            self.common.facts.me.clone(),
+            self.options.ttl,
+            self.common.authority.clone(),
+            held,
+        ));
+        let fenced = async {
+            let loss = lease.join().await.unwrap_or(Loss::Expired);
+            Ok(Exit::Fenced(loss))
+        };
+        let serving = async {
+            // A lease that is lost before it was held ends the other side of the race.
+            if is_held.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.serve().await
+        };
+        futures_lite::future::race(fenced, serving).await
+    }
+
+    async fn serve(&mut self) -> Result<Exit, NodeError> {
+        let mut seen = None;
+        self.look_for_deployment(&mut seen).await;
+        for shard in 0..self.orders.len() {
+            let (done, opened) = rt::oneshot::channel();
+            self.order(shard, Order::Listen(self.listen, done)).await;
+            let opened = opened.await.unwrap_or_else(|_| Err(std::io::Error::other("shard ended")));
+            opened.map_err(|error| NodeError::Listen(self.listen, error))?;
+        }
+        let ready = std::mem::replace(&mut self.options.ready, Box::new(|_, _| {}));
+        ready(self.listen, seen.as_deref());
+        while self.signals.seen().is_none() {
+            let stop = self.signals.wait(Stop::Drain);
+            if rt::timeout(self.options.watch, stop).await.is_err() {
+                self.look_for_deployment(&mut seen).await;
+            }
+        }
+        self.drain().await
+    }
+
+    async fn order(&mut self, shard: usize, order: Order) {
+        // A shard that is gone has ended the process, or is about to.
+        let _gone = self.orders[shard].send(order).await;
+    }
+
+    /// Adopts the current deployment if it is another one than `seen`.
+    async fn look_for_deployment(&mut self, seen: &mut Option<String>) {
+        let bucket = self.common.bucket.clone();
+        let version = match deployment::read_current(&bucket).await {
+            Ok(Some((current, _))) => current.version,
+            Ok(None) => return,
+            Err(error) => return eprintln!("celld: the deployment cannot be read: {error}"),
+        };
+        if seen.as_deref() == Some(version.as_str()) {
+            return;
+        }
+        let loaded = match deployment::load(&bucket, &version).await {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                // Not remembered: what is missing may come.
+                self.common.status.rejects(&version, &error.to_string());
+                return eprintln!("celld: version {version} cannot be loaded: {error}");
+            }
+        };
+        *seen = Some(version.clone());
+        let name = loaded.manifest.name.clone();
+        match self.adopt(loaded).await {
+            Ok(()) => {
+                self.common.status.serves(&version);
+                eprintln!("celld: serving version {version} of {name}");
+            }
+            Err(error) => {
+                self.common.status.rejects(&version, &error);
+                eprintln!("celld: version {version} is not adopted: {error}");
+            }
+        }
+    }
+
+    /// Every shard runs the same code: what the first accepts, the others accept too.
+    async fn adopt(&mut self, deployment: Deployment) -> Result<(), String> {
+        let script = Arc::new(script_of(deployment));
+        for shard in 0..self.orders.len() {
+            let (done, adopted) = rt::oneshot::channel();
+            self.order(shard, Order::Adopt(script.clone(), done)).await;
+            adopted.await.unwrap_or_else(|_| Err("the shard has ended".into()))?;
+        }
+        Ok(())
+    }
+
+    async fn drain(&mut self) -> Result<Exit, NodeError> {
+        eprintln!("celld: stopping: requests finish, cells go back to the bucket");
+        self.common.status.drains();
+        let mut drained = Vec::new();
+        for shard in 0..self.orders.len() {
+            let (done, is_done) = rt::oneshot::channel();
+            self.order(shard, Order::Drain(done)).await;
+            drained.push(is_done);
+        }
+        let all = async {
+            for is_done in drained {
+                let _gone = is_done.await;
+            }
+            Exit::Drained
+        };
+        let signals = self.signals.clone();
+        let impatient = async {
+            signals.wait(Stop::Now).await;
+            Exit::Cut
+        };
+        let ended = rt::timeout(DRAIN_LIMIT, futures_lite::future::race(all, impatient)).await;
+        Ok(ended.unwrap_or(Exit::Cut))
+    }
+}
+
+/// A deployment as a realm runs it.
+fn script_of(deployment: Deployment) -> Script {
+    let Deployment { manifest, modules } = deployment;
+    let binding = |object: deployment::DurableObject| DurableObjectBinding {
+        name: object.binding,
+        class: object.class_name,
+        namespace: object.namespace,
+    };
+    let module = |module: deployment::Module| {
+        let kind = match module.kind {
+            deployment::ModuleKind::EsModule => ModuleKind::EsModule,
+            deployment::ModuleKind::Text => ModuleKind::Text,
+            deployment::ModuleKind::Data => ModuleKind::Data,
+            deployment::ModuleKind::Wasm => ModuleKind::Wasm,
+            deployment::ModuleKind::Json => ModuleKind::Json,
+        };
+        let made = Module::new(module.name, kind, module.bytes);
+        match module.source_map {
+            Some(map) => made.with_source_map(map),
+            None => made,
+        }
+    };
+    Script {
+        name: manifest.name,
+        main: manifest.main,
+        modules: modules.into_iter().map(module).collect(),
+        compatibility_date: manifest.compatibility_date,
+        compatibility_flags: manifest.compatibility_flags,
+        vars: manifest.vars,
+        secrets: Vec::new(),
+        durable_objects: manifest.durable_objects.into_iter().map(binding).collect(),
+    }
+}
+
+async fn probe(bucket: &Bucket) -> Result<(), NodeError> {
+    match celld_s3::probe(bucket).await {
+        Ok(_) => Ok(()),
+        Err(fault) => Err(NodeError::Store(format!("the bucket {bucket} cannot be used: {fault}"))),
+    }
+}
+
+/// Listening with `SO_REUSEPORT` would share the port with another celld of the same user without
+/// a word. An ordinary bind first finds out; it also picks the port when that is 0.
+fn check_address(address: SocketAddr) -> Result<SocketAddr, NodeError> {
+    std::net::TcpListener::bind(address)
+        .and_then(|listener| listener.local_addr())
+        .map_err(|error| NodeError::Listen(address, error))
+}
+
+/// Two processes on one state directory would take each other's files away.
+fn lock_state(state: &Path) -> Result<File, NodeError> {
+    let failed = |error| NodeError::State(state.to_owned(), error);
+    std::fs::create_dir_all(state).map_err(failed)?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(state.join("lock"))
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(NodeError::Locked(state.to_owned())),
+        Err(std::fs::TryLockError::Error(error)) => Err(failed(error)),
+    }
+}

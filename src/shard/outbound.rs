@@ -1,0 +1,209 @@
+//! The global `fetch`: requests of JavaScript to the world.
+//!
+//! Source: WHATWG Fetch, "HTTP-redirect fetch".
+
+use bytes::Bytes;
+use celld_rt::http_client::{HttpClient, tls_config};
+use celld_v8host::Redirect;
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH,
+    CONTENT_LOCATION, CONTENT_TYPE, COOKIE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING,
+};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::body::{Body as _, Incoming};
+use url::Url;
+
+use crate::body::{Answered, Asked, Flow, HttpBody, Outcome, SocketBody, failure};
+
+/// As browsers and Cloudflare.
+const REDIRECTS_MAX: u32 = 20;
+
+/// The client of one shard. It is made when the first request goes out: most shards of most
+/// applications send none, and reading the system's root certificates takes milliseconds.
+pub(crate) struct Outbound {
+    client: std::cell::OnceCell<HttpClient<HttpBody>>,
+}
+
+/// What is sent again when a redirect asks for it. A body that flowed is gone.
+enum Again {
+    Bytes(Bytes),
+    Nothing,
+    Gone,
+}
+
+impl Outbound {
+    pub fn new() -> Self {
+        Self { client: std::cell::OnceCell::new() }
+    }
+
+    /// Sends a request, follows redirects as it says, and returns the response with its body
+    /// still to be read.
+    ///
+    /// # Errors
+    /// A `TypeError` as `fetch` rejects with.
+    pub async fn fetch(&self, asked: Asked) -> Outcome {
+        let client = self.client.get_or_init(|| HttpClient::new(tls_config()));
+        let Asked { mut method, url, mut headers, body, redirect } = asked;
+        let mut url = Url::parse(&url)
+            .map_err(|error| failure("TypeError", format!("Invalid URL: {url} ({error})")))?;
+        let mut next = body;
+        let mut redirects = 0;
+        loop {
+            let again = match &next {
+                Flow::Empty => Again::Nothing,
+                Flow::Bytes(bytes) => Again::Bytes(bytes.clone()),
+                Flow::Stream(..) => Again::Gone,
+            };
+            let request = build(&method, &url, headers.clone(), next)?;
+            let response = client.send(request).await.map_err(|error| {
+                failure("Error", format!("Network connection lost: fetch of {url} failed: {error}"))
+            })?;
+            let target = match location(&response, &url, redirect)? {
+                Some(target) => target,
+                None => return Ok(answered(response, &url, redirects > 0)),
+            };
+            redirects += 1;
+            if redirects > REDIRECTS_MAX {
+                return Err(failure("TypeError", "Too many redirects."));
+            }
+            next = match (becomes_get(response.status(), &method), again) {
+                (true, _) => {
+                    method = Method::GET;
+                    for name in BODY_HEADERS {
+                        headers.remove(name);
+                    }
+                    Flow::Empty
+                }
+                (false, Again::Bytes(bytes)) => Flow::Bytes(bytes),
+                (false, Again::Nothing) => Flow::Empty,
+                (false, Again::Gone) => {
+                    let text = "A request with a one-time-use body (it was initialized from a \
+                                stream, not a buffer) encountered a redirect requiring the body to \
+                                be retransmitted.";
+                    return Err(failure("TypeError", text));
+                }
+            };
+            if target.origin() != url.origin() {
+                headers.remove(AUTHORIZATION);
+                headers.remove(COOKIE);
+            }
+            url = target;
+        }
+    }
+}
+
+const BODY_HEADERS: [http::HeaderName; 5] =
+    [CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, CONTENT_LENGTH];
+
+fn build(
+    method: &Method,
+    url: &Url,
+    mut headers: HeaderMap,
+    body: Flow,
+) -> Result<Request<HttpBody>, celld_v8host::Failure> {
+    // These belong to the connection, which is ours.
+    for name in [HOST, CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH] {
+        headers.remove(name);
+    }
+    headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+    let mut bare = url.clone();
+    bare.set_fragment(None);
+    let malformed =
+        |error: http::Error| failure("TypeError", format!("cannot be requested: {error}"));
+    let empty_post = matches!(body, Flow::Empty)
+        && matches!(*method, Method::POST | Method::PUT | Method::PATCH);
+    let mut request = Request::builder()
+        .method(method)
+        .uri(bare.as_str())
+        .body(HttpBody(body))
+        .map_err(malformed)?;
+    if empty_post {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// Where a response redirects to, if it does and that is to be followed.
+fn location(
+    response: &Response<Incoming>,
+    url: &Url,
+    redirect: Redirect,
+) -> Result<Option<Url>, celld_v8host::Failure> {
+    let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+    let Some(value) = response.headers().get(LOCATION).filter(|_| is_redirect) else {
+        return Ok(None);
+    };
+    match redirect {
+        Redirect::Manual => return Ok(None),
+        Redirect::Error => {
+            let text = format!("Redirect was not allowed: {url} answered {}", response.status());
+            return Err(failure("TypeError", text));
+        }
+        Redirect::Follow => {}
+    }
+    let bad = || failure("TypeError", format!("Invalid Location header in the redirect of {url}"));
+    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| bad())?;
+    let mut target = url.join(text).map_err(|_| bad())?;
+    if target.fragment().is_none() {
+        target.set_fragment(url.fragment());
+    }
+    if !matches!(target.scheme(), "http" | "https") {
+        return Err(bad());
+    }
+    Ok(Some(target))
+}
+
+fn becomes_get(status: StatusCode, method: &Method) -> bool {
+    match status {
+        StatusCode::SEE_OTHER => !matches!(*method, Method::GET | Method::HEAD),
+        StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => *method == Method::POST,
+        _ => false,
+    }
+}
+
+fn answered(response: Response<Incoming>, url: &Url, redirected: bool) -> Answered {
+    let (parts, body) = response.into_parts();
+    let flow = if body.is_end_stream() {
+        Flow::Empty
+    } else {
+        let length = body.size_hint().exact();
+        Flow::Stream(Box::pin(SocketBody::new(body, u64::MAX)), length)
+    };
+    let phrase = parts.extensions.get::<hyper::ext::ReasonPhrase>();
+    Answered {
+        status: parts.status.as_u16(),
+        status_text: phrase
+            .map(|phrase| String::from_utf8_lossy(phrase.as_bytes()).into_owned())
+            .unwrap_or_default(),
+        headers: parts.headers,
+        body: flow,
+        url: url.as_str().to_owned(),
+        redirected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_post_becomes_a_get_after_301_and_302() {
+        assert!(becomes_get(StatusCode::FOUND, &Method::POST));
+        assert!(!becomes_get(StatusCode::FOUND, &Method::PUT));
+        assert!(becomes_get(StatusCode::SEE_OTHER, &Method::PUT));
+        assert!(!becomes_get(StatusCode::TEMPORARY_REDIRECT, &Method::POST));
+    }
+
+    #[test]
+    fn headers_of_the_connection_are_ours() {
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, HeaderValue::from_static("elsewhere"));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("999"));
+        let url = Url::parse("http://example.com/a#b").expect("a URL");
+        let request = build(&Method::GET, &url, headers, Flow::Empty).expect("a request");
+        assert_eq!(request.uri(), "http://example.com/a");
+        assert!(!request.headers().contains_key(HOST));
+        assert!(!request.headers().contains_key(CONTENT_LENGTH));
+    }
+}

@@ -1,0 +1,303 @@
+//! Calls between the shards of a node: one bounded, lock-free hop.
+//!
+//! Requests and responses cross as owned buffers; a body that flows is pulled piece by piece. When
+//! the way to a shard is full, a new request is refused as overloaded; answers and pieces, whose
+//! number is bounded by the requests under way, wait.
+
+use std::cell::{Cell as StdCell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+
+use bytes::Bytes;
+use celld_rt as rt;
+use celld_v8host::{Failure, Redirect, Target};
+use futures_util::StreamExt as _;
+use futures_util::stream::LocalBoxStream;
+use http::{HeaderMap, Method};
+use rustc_hash::FxHashMap;
+
+use crate::body::{Answered, Asked, Flow, Outcome, failure};
+use crate::host::Reply;
+use crate::pulled::{Pulled, Sink, Source};
+use crate::shard::Shard;
+
+/// Messages that wait for a peer, beyond the queue itself, before requests are refused.
+const WAITING_MAX: usize = 4_096;
+
+/// What shards tell each other. Boxed on the way, so that the queues stay small.
+pub(crate) enum Message {
+    Fetch { call: u64, target: Target, request: WireRequest },
+    Answer { call: u64, outcome: Result<WireResponse, Failure> },
+    Pull { stream: u64 },
+    Cancel { stream: u64 },
+    Chunk { stream: u64, chunk: Result<Option<Bytes>, Failure> },
+}
+
+pub(crate) struct WireRequest {
+    method: Method,
+    url: String,
+    headers: HeaderMap,
+    body: WireBody,
+    redirect: Redirect,
+}
+
+pub(crate) struct WireResponse {
+    status: u16,
+    status_text: String,
+    headers: HeaderMap,
+    body: WireBody,
+}
+
+enum WireBody {
+    Empty,
+    Bytes(Bytes),
+    /// The sender keeps the stream under this number.
+    Stream(u64, Option<u64>),
+}
+
+type Pieces = LocalBoxStream<'static, Result<Bytes, Failure>>;
+type SharedSink = Rc<RefCell<Sink>>;
+
+/// The ways to the other shards, and what is under way on them.
+#[derive(Default)]
+pub(crate) struct Peers {
+    ways: Vec<Option<Rc<Way>>>,
+    calls: RefCell<FxHashMap<u64, Reply>>,
+    next_call: StdCell<u64>,
+    exports: RefCell<FxHashMap<u64, Option<Pieces>>>,
+    next_export: StdCell<u64>,
+    imports: RefCell<FxHashMap<(usize, u64), SharedSink>>,
+}
+
+/// The way to one peer.
+struct Way {
+    sender: rt::MeshSender<Box<Message>>,
+    waiting: RefCell<VecDeque<Box<Message>>>,
+    is_sending: StdCell<bool>,
+}
+
+impl Peers {
+    pub fn new(senders: Vec<Option<rt::MeshSender<Box<Message>>>>) -> Self {
+        let way = |sender| {
+            Rc::new(Way {
+                sender,
+                waiting: RefCell::default(),
+                is_sending: StdCell::new(false),
+            })
+        };
+        let ways = senders.into_iter().map(|sender| sender.map(way)).collect();
+        Self { ways, ..Self::default() }
+    }
+
+    fn send(&self, peer: usize, message: Message) {
+        if let Some(Some(way)) = self.ways.get(peer) {
+            way.send(Box::new(message));
+        }
+    }
+
+    fn is_full(&self, peer: usize) -> bool {
+        match self.ways.get(peer) {
+            Some(Some(way)) => way.waiting.borrow().len() >= WAITING_MAX,
+            Some(None) | None => true,
+        }
+    }
+}
+
+impl Way {
+    fn send(self: &Rc<Self>, message: Box<Message>) {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() && !self.is_sending.get() {
+            match self.sender.try_send(message) {
+                Ok(()) => return,
+                Err(message) => waiting.push_back(message),
+            }
+        } else {
+            waiting.push_back(message);
+        }
+        if self.is_sending.replace(true) {
+            return;
+        }
+        let way = self.clone();
+        rt::spawn(async move {
+            loop {
+                let Some(message) = way.waiting.borrow_mut().pop_front() else { break };
+                if way.sender.send(message).await.is_err() {
+                    // The peer is gone: so is this process, within moments.
+                    way.waiting.borrow_mut().clear();
+                    break;
+                }
+            }
+            way.is_sending.set(false);
+        });
+    }
+}
+
+/// Sends a request to the shard that owns its cell.
+pub(crate) fn send_fetch(
+    shard: &Rc<Shard>,
+    peer: usize,
+    target: Target,
+    asked: Asked,
+    reply: Reply,
+) {
+    let peers = &shard.peers;
+    if peers.is_full(peer) {
+        let text = "Durable Object is overloaded. Too many requests queued.";
+        return reply.send(Err(Failure { overloaded: true, ..failure("Error", text) }));
+    }
+    let call = peers.next_call.get();
+    peers.next_call.set(call + 1);
+    peers.calls.borrow_mut().insert(call, reply);
+    let request = WireRequest {
+        method: asked.method,
+        url: asked.url,
+        headers: asked.headers,
+        body: export(peers, asked.body),
+        redirect: asked.redirect,
+    };
+    peers.send(peer, Message::Fetch { call, target, request });
+}
+
+impl Shard {
+    /// Sends an answer back to the shard that asked.
+    pub fn answer_peer(self: &Rc<Self>, peer: usize, call: u64, outcome: Outcome) {
+        let outcome = outcome.map(|answered| WireResponse {
+            status: answered.status,
+            status_text: answered.status_text,
+            headers: answered.headers,
+            body: export(&self.peers, answered.body),
+        });
+        self.peers.send(peer, Message::Answer { call, outcome });
+    }
+}
+
+/// Takes messages from one peer, for as long as it lives.
+pub(crate) async fn receive(
+    shard: Rc<Shard>,
+    peer: usize,
+    receiver: rt::MeshReceiver<Box<Message>>,
+) {
+    while let Some(message) = receiver.recv().await {
+        take(&shard, peer, *message);
+    }
+}
+
+fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
+    let peers = &shard.peers;
+    match message {
+        Message::Fetch { call, target, request } => {
+            let asked = Asked {
+                method: request.method,
+                url: request.url,
+                headers: request.headers,
+                body: import(shard, peer, request.body),
+                redirect: request.redirect,
+            };
+            let reply = Reply::Shard(Rc::downgrade(shard), peer, call);
+            shard.fetch_cell(target, asked, reply);
+        }
+        Message::Answer { call, outcome } => {
+            let Some(reply) = peers.calls.borrow_mut().remove(&call) else { return };
+            reply.send(outcome.map(|response| Answered {
+                status: response.status,
+                status_text: response.status_text,
+                headers: response.headers,
+                body: import(shard, peer, response.body),
+                url: String::new(),
+                redirected: false,
+            }));
+        }
+        Message::Pull { stream } => pull(shard, peer, stream),
+        Message::Cancel { stream } => {
+            // Its drop cancels it where it comes from.
+            let gone = peers.exports.borrow_mut().remove(&stream);
+            drop(gone);
+        }
+        Message::Chunk { stream, chunk } => {
+            let over = !matches!(chunk, Ok(Some(_)));
+            let sink = peers.imports.borrow().get(&(peer, stream)).cloned();
+            if over {
+                peers.imports.borrow_mut().remove(&(peer, stream));
+            }
+            if let Some(sink) = sink {
+                sink.borrow_mut().push(chunk);
+            }
+        }
+    }
+}
+
+/// Keeps a stream here, for the peer to pull.
+fn export(peers: &Peers, flow: Flow) -> WireBody {
+    match flow {
+        Flow::Empty => WireBody::Empty,
+        Flow::Bytes(bytes) => WireBody::Bytes(bytes),
+        Flow::Stream(stream, length) => {
+            let number = peers.next_export.get();
+            peers.next_export.set(number + 1);
+            peers.exports.borrow_mut().insert(number, Some(stream));
+            WireBody::Stream(number, length)
+        }
+    }
+}
+
+/// Makes the reader's end of a stream that a peer keeps.
+fn import(shard: &Rc<Shard>, peer: usize, body: WireBody) -> Flow {
+    match body {
+        WireBody::Empty => Flow::Empty,
+        WireBody::Bytes(bytes) => Flow::Bytes(bytes),
+        WireBody::Stream(number, length) => {
+            let sink = Rc::new(RefCell::new(Sink::default()));
+            shard.peers.imports.borrow_mut().insert((peer, number), sink.clone());
+            let source = PeerStream { shard: Rc::downgrade(shard), peer, number };
+            Flow::Stream(Box::pin(Pulled::new(source, sink)), length)
+        }
+    }
+}
+
+/// A stream that a peer keeps.
+struct PeerStream {
+    shard: Weak<Shard>,
+    peer: usize,
+    number: u64,
+}
+
+impl Source for PeerStream {
+    fn pull(&self) {
+        if let Some(shard) = self.shard.upgrade() {
+            shard.peers.send(self.peer, Message::Pull { stream: self.number });
+        }
+    }
+
+    fn cancel(&self) {
+        if let Some(shard) = self.shard.upgrade() {
+            shard.peers.imports.borrow_mut().remove(&(self.peer, self.number));
+            shard.peers.send(self.peer, Message::Cancel { stream: self.number });
+        }
+    }
+}
+
+fn pull(shard: &Rc<Shard>, peer: usize, number: u64) {
+    // While a piece is fetched the place stays, empty: a cancellation then finds and removes it.
+    let stream = match shard.peers.exports.borrow_mut().get_mut(&number) {
+        Some(place) => place.take(),
+        None => None,
+    };
+    let Some(mut stream) = stream else { return };
+    let shard = shard.clone();
+    rt::spawn(async move {
+        let chunk = match stream.next().await {
+            Some(Ok(piece)) => {
+                if let Some(place) = shard.peers.exports.borrow_mut().get_mut(&number) {
+                    *place = Some(stream);
+                }
+                Ok(Some(piece))
+            }
+            Some(Err(why)) => Err(why),
+            None => Ok(None),
+        };
+        if !matches!(chunk, Ok(Some(_))) {
+            shard.peers.exports.borrow_mut().remove(&number);
+        }
+        shard.peers.send(peer, Message::Chunk { stream: number, chunk });
+    });
+}

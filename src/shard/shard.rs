@@ -1,0 +1,336 @@
+//! One core of the machine: its realms, its cells, its connections.
+//!
+//! Invariant: nothing here is shared with another shard but the mesh, the node's authority and its
+//! status.
+
+use std::cell::{Cell as StdCell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use celld_core::cell::CellId;
+use celld_core::eviction::{self, Eviction};
+use celld_core::ownership::Owner;
+use celld_core::time::{Micros, Mono};
+use celld_rt as rt;
+use celld_s3::Bucket;
+use celld_v8host::{EventId, Failure, LoadError, Realm, Script, Target};
+use rustc_hash::FxHashMap;
+
+use crate::body::{Asked, Outcome, failure};
+use crate::cell::Cell;
+use crate::host::{Host, Reply};
+use crate::ingress::Flag;
+use crate::outbound::Outbound;
+use crate::router::Peers;
+use crate::status::Status;
+
+/// The monotonic clock, as the machines of `core` want it.
+pub(crate) fn now() -> Mono {
+    Mono::from_micros(rt::mono_us())
+}
+
+/// 128 random bits.
+///
+/// # Panics
+/// The system has no random source.
+pub(crate) fn random() -> u128 {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system has a random source");
+    u128::from_le_bytes(bytes)
+}
+
+/// The node's right to act, as its shards see it: the lease writes it, every turn reads it.
+#[derive(Default)]
+pub struct Authority(AtomicU64);
+
+impl Authority {
+    /// The right lasts until then.
+    pub(crate) fn extend(&self, until: Mono) {
+        self.0.store(until.as_micros(), Ordering::Release);
+    }
+
+    /// Whether this node may still act as the owner of its cells.
+    pub(crate) fn is_held(&self) -> bool {
+        rt::mono_us() < self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What all shards of a node have in common.
+pub(crate) struct NodeFacts {
+    pub me: Owner,
+    pub shards: usize,
+    pub state: std::path::PathBuf,
+    pub patience: Micros,
+    pub clock_margin: Micros,
+    pub cells_per_isolate: usize,
+    pub eviction: eviction::Limits,
+    pub limits: celld_v8host::Limits,
+    pub log_requests: bool,
+    pub is_dev: bool,
+}
+
+/// One shard.
+pub(crate) struct Shard {
+    pub index: usize,
+    pub facts: Arc<NodeFacts>,
+    pub bucket: Bucket,
+    pub authority: Arc<Authority>,
+    pub status: Arc<Status>,
+    pub patience: Micros,
+    pub log_requests: bool,
+    pub is_dev: bool,
+    pub draining: Flag,
+    pub connections: StdCell<usize>,
+    pub peers: Peers,
+    outbound: Outbound,
+    script: RefCell<Option<Arc<Script>>>,
+    hosts: RefCell<Vec<Rc<Host>>>,
+    cells: RefCell<FxHashMap<CellId, Rc<Cell>>>,
+    by_key: RefCell<FxHashMap<u64, Rc<Cell>>>,
+    next_key: StdCell<u64>,
+    eviction: RefCell<Eviction<u64>>,
+}
+
+impl Shard {
+    pub fn new(
+        index: usize,
+        facts: Arc<NodeFacts>,
+        bucket: Bucket,
+        authority: Arc<Authority>,
+        status: Arc<Status>,
+        peers: Peers,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            index,
+            bucket,
+            authority,
+            status,
+            patience: facts.patience,
+            log_requests: facts.log_requests,
+            is_dev: facts.is_dev,
+            draining: Flag::default(),
+            connections: StdCell::new(0),
+            peers,
+            outbound: Outbound::new(),
+            script: RefCell::new(None),
+            hosts: RefCell::default(),
+            cells: RefCell::default(),
+            by_key: RefCell::default(),
+            next_key: StdCell::new(0),
+            eviction: RefCell::new(Eviction::new(facts.eviction)),
+            facts,
+        })
+    }
+
+    /// Runs the Worker's `fetch`. Dropping the future tells the Worker that its client has gone.
+    pub async fn fetch_worker(self: &Rc<Self>, asked: Asked) -> Outcome {
+        let Some(host) = self.current_host() else {
+            let text = "no deployment is loaded yet: run `celld deploy`";
+            return Err(Failure { retryable: true, ..failure("Error", text) });
+        };
+        let (sender, receiver) = rt::oneshot::channel();
+        let event = host.start_fetch(None, asked, Reply::Task(sender));
+        let mut client = Client { host, event, gone: true };
+        let outcome = receiver.await;
+        client.gone = false;
+        outcome.unwrap_or_else(|_| Err(failure("Error", "the Worker gave no response")))
+    }
+
+    /// Runs the Worker's `scheduled`.
+    pub async fn run_scheduled(self: &Rc<Self>, cron: String, time_ms: f64) -> Outcome {
+        let Some(host) = self.current_host() else {
+            return Err(failure("Error", "no deployment is loaded yet: run `celld deploy`"));
+        };
+        let (sender, receiver) = rt::oneshot::channel();
+        host.start_scheduled(cron, time_ms, Reply::Task(sender));
+        receiver.await.unwrap_or_else(|_| Err(failure("Error", "the Worker gave no result")))
+    }
+
+    /// Sends a request to a cell, here or on the shard that owns it.
+    pub fn fetch_cell(self: &Rc<Self>, target: Target, asked: Asked, reply: Reply) {
+        let Some(id) = CellId::new(&target.namespace, &target.id) else {
+            let text = format!("not the name of a Durable Object: {}/{}", target.namespace, target.id);
+            return reply.send(Err(failure("TypeError", text)));
+        };
+        let owner = id.shard(self.facts.shards);
+        if owner == self.index {
+            self.cell(id, &target).arrive(asked, reply);
+        } else {
+            crate::router::send_fetch(self, owner, target, asked, reply);
+        }
+    }
+
+    fn cell(self: &Rc<Self>, id: CellId, target: &Target) -> Rc<Cell> {
+        let known = self.cells.borrow().get(&id).cloned();
+        let cell = known.unwrap_or_else(|| {
+            let key = self.next_key.get();
+            self.next_key.set(key + 1);
+            let cell = Cell::new(self, id.clone(), key, target.class.clone());
+            self.cells.borrow_mut().insert(id, cell.clone());
+            self.by_key.borrow_mut().insert(key, cell.clone());
+            cell
+        });
+        cell.learn_name(target.name.clone());
+        cell
+    }
+
+    /// A cell with nothing in memory leaves the table.
+    pub fn forget_cell(&self, cell: &Rc<Cell>) {
+        self.cells.borrow_mut().remove(&cell.id);
+        if self.by_key.borrow_mut().remove(&cell.key).is_some() {
+            self.eviction_event(eviction::Event::Gone(cell.key));
+        }
+    }
+
+    /// The global `fetch`.
+    pub async fn fetch_out(&self, asked: Asked) -> Outcome {
+        self.outbound.fetch(asked).await
+    }
+
+    /// The realm that takes new events of the Worker.
+    fn current_host(&self) -> Option<Rc<Host>> {
+        self.hosts.borrow().iter().find(|host| !host.retired.get()).cloned()
+    }
+
+    /// The realm that takes the next cell: the first with room. A new one opens when all are full.
+    pub fn host_for_cell(self: &Rc<Self>) -> Option<Rc<Host>> {
+        let room = |host: &&Rc<Host>| {
+            !host.retired.get()
+                && host.cell_count() < self.facts.cells_per_isolate
+                && host.has_memory(self.facts.limits.heap_bytes_max / 2)
+        };
+        let found = self.hosts.borrow().iter().find(room).cloned();
+        if found.is_some() {
+            return found;
+        }
+        let script = self.script.borrow().clone()?;
+        match Realm::new(&script, self.facts.limits) {
+            Ok(realm) => {
+                let host = Host::new(self, realm, script);
+                self.hosts.borrow_mut().push(host.clone());
+                Some(host)
+            }
+            Err(error) => {
+                // It loaded before; what remains is memory. The fullest realm must do.
+                eprintln!("celld: no further isolate: {error}");
+                self.current_host()
+            }
+        }
+    }
+
+    /// A realm that cannot go on makes room for a fresh one of the same script.
+    pub fn replace_host(self: &Rc<Self>, broken: &Rc<Host>) {
+        self.hosts.borrow_mut().retain(|host| !Rc::ptr_eq(host, broken));
+        if self.current_host().is_none() {
+            let opened = self.host_for_cell();
+            if opened.is_none() {
+                eprintln!("celld: shard {}: no isolate is left", self.index);
+            }
+        }
+    }
+
+    /// Loads a new version. Requests that run finish on the old one; cells move when they are idle.
+    ///
+    /// # Errors
+    /// The script does not load: the old version goes on serving.
+    pub fn adopt(self: &Rc<Self>, script: &Arc<Script>) -> Result<(), LoadError> {
+        let realm = Realm::new(script, self.facts.limits)?;
+        let host = Host::new(self, realm, script.clone());
+        let old = std::mem::replace(&mut *self.hosts.borrow_mut(), vec![host]);
+        *self.script.borrow_mut() = Some(script.clone());
+        for host in &old {
+            host.retired.set(true);
+        }
+        let cells: Vec<_> = self.cells.borrow().values().cloned().collect();
+        for cell in &cells {
+            cell.start_moving();
+        }
+        if !old.is_empty() {
+            let shard = self.clone();
+            rt::spawn(async move {
+                rt::sleep(MOVE_LIMIT).await;
+                drop(old);
+                let cells: Vec<_> = shard.cells.borrow().values().cloned().collect();
+                for cell in cells {
+                    cell.stop_waiting_to_move();
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Tells eviction something, and evicts whom it names.
+    pub fn eviction_event(&self, event: eviction::Event<u64>) {
+        let mut effects = Vec::new();
+        self.eviction.borrow_mut().on_event(now(), event, &mut effects);
+        for effect in effects {
+            match effect {
+                eviction::Effect::Evict(key) => {
+                    let cell = self.by_key.borrow().get(&key).cloned();
+                    let leaves = cell.as_ref().is_some_and(Cell::evict);
+                    if let (false, Some(_)) = (leaves, cell) {
+                        let busy = eviction::Event::Busy(key);
+                        self.eviction.borrow_mut().on_event(now(), busy, &mut Vec::new());
+                    }
+                }
+                // `tick` fires the timer often enough.
+                eviction::Effect::SetTimer(_) => {}
+            }
+        }
+    }
+
+    /// Evicts what is due, twice a second, for as long as the shard lives.
+    pub async fn tick(self: Rc<Self>) {
+        loop {
+            rt::sleep(std::time::Duration::from_millis(500)).await;
+            self.eviction_event(eviction::Event::TimerFired);
+        }
+    }
+
+    /// Hands every cell back to the bucket. The listeners are closed already.
+    pub async fn drain(self: &Rc<Self>) {
+        self.draining.raise();
+        while self.connections.get() > 0 {
+            rt::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        loop {
+            let cells: Vec<_> = self.cells.borrow().values().cloned().collect();
+            if cells.is_empty() {
+                return;
+            }
+            // A few at a time: each release is a conditional write.
+            let mut started = 0;
+            for cell in cells {
+                if cell.evict() {
+                    started += 1;
+                }
+                if started == RELEASES_AT_ONCE {
+                    break;
+                }
+            }
+            rt::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Conditional writes under way while a node drains.
+const RELEASES_AT_ONCE: usize = 16;
+
+/// How long events of the old code may run after a new version was adopted.
+const MOVE_LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Tells the Worker when its client goes away before the response.
+struct Client {
+    host: Rc<Host>,
+    event: EventId,
+    gone: bool,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.gone {
+            self.host.disconnected(self.event);
+        }
+    }
+}
