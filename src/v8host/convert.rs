@@ -29,7 +29,8 @@ pub fn string<'s>(scope: &PinScope<'s, '_>, text: &str) -> Local<'s, v8::String>
 
 /// A string of V8 from bytes that stand for Latin-1, as header values do.
 pub fn latin1<'s>(scope: &PinScope<'s, '_>, bytes: &[u8]) -> Local<'s, v8::String> {
-    v8::String::new_from_one_byte(scope, bytes, v8::NewStringType::Normal).unwrap_or_else(|| v8::String::empty(scope))
+    v8::String::new_from_one_byte(scope, bytes, v8::NewStringType::Normal)
+        .unwrap_or_else(|| v8::String::empty(scope))
 }
 
 /// A string that V8 keeps once: for names.
@@ -51,7 +52,8 @@ pub fn to_string(scope: &mut PinScope, value: Local<v8::Value>) -> Option<String
 pub fn text_of(scope: &v8::Isolate, text: Local<v8::String>) -> String {
     let bytes = utf8_of(scope, text);
     // Valid by construction: V8 writes UTF-8 with lone surrogates replaced.
-    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// The UTF-8 of a string.
@@ -59,7 +61,12 @@ pub fn utf8_of(scope: &v8::Isolate, text: Local<v8::String>) -> Vec<u8> {
     let length = text.length();
     let mut bytes = Vec::<u8>::with_capacity(length);
     if text.is_onebyte() {
-        text.write_one_byte_uninit_v2(scope, 0, bytes.spare_capacity_mut_exact(length), v8::WriteFlags::default());
+        text.write_one_byte_uninit_v2(
+            scope,
+            0,
+            bytes.spare_capacity_mut_exact(length),
+            v8::WriteFlags::default(),
+        );
         // SAFETY: the line above has written `length` bytes.
         unsafe { bytes.set_len(length) };
         if bytes.is_ascii() {
@@ -87,7 +94,12 @@ pub fn latin1_of(scope: &v8::Isolate, text: Local<v8::String>) -> Option<Vec<u8>
     }
     let length = text.length();
     let mut bytes = Vec::<u8>::with_capacity(length);
-    text.write_one_byte_uninit_v2(scope, 0, bytes.spare_capacity_mut_exact(length), v8::WriteFlags::default());
+    text.write_one_byte_uninit_v2(
+        scope,
+        0,
+        bytes.spare_capacity_mut_exact(length),
+        v8::WriteFlags::default(),
+    );
     // SAFETY: the line above has written `length` bytes.
     unsafe { bytes.set_len(length) };
     Some(bytes)
@@ -141,13 +153,18 @@ fn slice_of<'a>(data: Option<std::ptr::NonNull<std::ffi::c_void>>, length: usize
     match data {
         // SAFETY: V8 keeps `length` bytes there while the buffer lives; the callers above use the
         // slice at once and run no JavaScript meanwhile.
-        Some(data) if length > 0 => unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), length) },
+        Some(data) if length > 0 => unsafe {
+            std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), length)
+        },
         _ => &[],
     }
 }
 
 /// A new `ArrayBuffer` with these bytes.
-pub fn array_buffer<'s>(scope: &mut PinScope<'s, '_>, bytes: Vec<u8>) -> Local<'s, v8::ArrayBuffer> {
+pub fn array_buffer<'s>(
+    scope: &mut PinScope<'s, '_>,
+    bytes: Vec<u8>,
+) -> Local<'s, v8::ArrayBuffer> {
     // `from_vec` keeps the memory of the vector; its capacity is accounted by V8 as external.
     let store = v8::ArrayBuffer::new_backing_store_from_vec(bytes).make_shared();
     v8::ArrayBuffer::with_backing_store(scope, &store)
@@ -155,7 +172,10 @@ pub fn array_buffer<'s>(scope: &mut PinScope<'s, '_>, bytes: Vec<u8>) -> Local<'
 
 /// A new `Uint8Array` with these bytes; `None`: the memory limit is reached, a `RangeError` is
 /// pending.
-pub fn uint8_array<'s>(scope: &mut PinScope<'s, '_>, bytes: Bytes) -> Option<Local<'s, v8::Uint8Array>> {
+pub fn uint8_array<'s>(
+    scope: &mut PinScope<'s, '_>,
+    bytes: Bytes,
+) -> Option<Local<'s, v8::Uint8Array>> {
     let length = bytes.len();
     let buffer = if length <= COPY_MAX {
         let buffer = v8::ArrayBuffer::new(scope, length);
@@ -163,7 +183,9 @@ pub fn uint8_array<'s>(scope: &mut PinScope<'s, '_>, bytes: Bytes) -> Option<Loc
             && length > 0
         {
             // SAFETY: the new buffer has `length` bytes and nobody else sees it yet.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), data.as_ptr().cast::<u8>(), length) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), data.as_ptr().cast::<u8>(), length)
+            };
         }
         buffer
     } else {
@@ -185,7 +207,11 @@ fn header_value<'s>(scope: &PinScope<'s, '_>, bytes: &[u8]) -> Local<'s, v8::Str
 pub fn flat_headers<'s>(scope: &mut PinScope<'s, '_>, headers: &HeaderMap) -> Local<'s, v8::Array> {
     let mut flat: Vec<Local<v8::Value>> = Vec::with_capacity(headers.len() * 2);
     for (name, value) in headers {
-        let name = v8::String::new_from_one_byte(scope, name.as_str().as_bytes(), v8::NewStringType::Internalized);
+        let name = v8::String::new_from_one_byte(
+            scope,
+            name.as_str().as_bytes(),
+            v8::NewStringType::Internalized,
+        );
         flat.push(name.unwrap_or_else(|| v8::String::empty(scope)).into());
         flat.push(header_value(scope, value.as_bytes()).into());
     }
@@ -218,7 +244,8 @@ pub fn headers_of(scope: &mut PinScope, flat: Local<v8::Value>) -> Option<Header
             return None;
         };
         // UTF-8, as on Cloudflare; `flat_headers` reads it back.
-        let Ok(value_parsed) = HeaderValue::from_maybe_shared(Bytes::from(utf8_of(scope, value))) else {
+        let Ok(value_parsed) = HeaderValue::from_maybe_shared(Bytes::from(utf8_of(scope, value)))
+        else {
             throw_type_error(scope, &format!("Invalid header value of {parsed}"));
             return None;
         };

@@ -111,7 +111,10 @@ fn place_of(scope: &mut PinScope, thrown: Local<v8::Value>) -> Option<String> {
 }
 
 /// An `Error`, or an object that looks like one (`DOMException` is no native error).
-fn error_like<'t>(scope: &mut PinScope, thrown: Local<'t, v8::Value>) -> Option<Local<'t, v8::Object>> {
+fn error_like<'t>(
+    scope: &mut PinScope,
+    thrown: Local<'t, v8::Value>,
+) -> Option<Local<'t, v8::Object>> {
     let object = Local::<v8::Object>::try_from(thrown).ok()?;
     if thrown.is_native_error() {
         return Some(object);
@@ -157,7 +160,9 @@ fn truncate(text: &mut String) {
 fn frames_only(stack: &str) -> String {
     let frames: Vec<&str> = stack
         .lines()
-        .filter(|line| line.trim_start().starts_with("at ") && !line.contains(crate::snapshot::RUNTIME_PREFIX))
+        .filter(|line| {
+            line.trim_start().starts_with("at ") && !line.contains(crate::snapshot::RUNTIME_PREFIX)
+        })
         .collect();
     frames.join("\n")
 }
@@ -180,7 +185,8 @@ fn mapped_line(script: &Script, line: &str) -> String {
             None => return line.to_owned(),
         },
     };
-    let mapped = split_position(location).and_then(|(file, row, column)| script.original_position(file, row, column));
+    let mapped = split_position(location)
+        .and_then(|(file, row, column)| script.original_position(file, row, column));
     match mapped {
         Some((file, row, column)) => format!("{head}{file}:{row}:{column}{tail}"),
         None => line.to_owned(),

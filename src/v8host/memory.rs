@@ -4,7 +4,9 @@
 //!   grow by [`HEADROOM`] so that V8 gets as far as the next check for termination. The realm is
 //!   spent: its heap is full of what filled it.
 //! - `ArrayBuffer`s are ours to allocate: beyond their limit there is none, and V8 throws a
-//!   `RangeError` that the script may catch.
+//!   `RangeError` that the script may catch. On the way there V8 collects all garbage and asks for a
+//!   larger heap too: that question is answered with yes, and the heap's limit is put back when the
+//!   turn is over.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ffi::c_void;
@@ -13,9 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::limits::Limits;
 
-/// What V8 may still allocate on the way to the end of the turn: one array of the greatest length
-/// (2^27 elements of 8 bytes) and its copy.
-const HEADROOM: usize = 3 << 30;
+/// What V8 may still allocate on the way to the end of the turn, each time that it asks: one array of
+/// the greatest length (2^27 elements of 8 bytes). Refusing memory would end the process.
+const HEADROOM: usize = 1100 << 20;
 
 /// `malloc` aligns so, and V8 counts on it for typed arrays.
 const ALIGN: usize = 16;
@@ -25,6 +27,10 @@ pub(crate) struct Memory {
     buffer_bytes: AtomicUsize,
     buffer_bytes_max: usize,
     exceeded: AtomicBool,
+    /// A buffer was refused since V8 last asked for a larger heap.
+    refused: AtomicBool,
+    /// The heap was allowed to grow in this turn because of that.
+    raised: AtomicBool,
     isolate: std::sync::OnceLock<v8::IsolateHandle>,
 }
 
@@ -34,6 +40,8 @@ impl Memory {
             buffer_bytes: AtomicUsize::new(0),
             buffer_bytes_max: limits.buffer_bytes_max,
             exceeded: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+            raised: AtomicBool::new(false),
             isolate: std::sync::OnceLock::new(),
         })
     }
@@ -49,7 +57,26 @@ impl Memory {
     pub fn watch_heap(memory: &Arc<Memory>, isolate: &mut v8::Isolate) {
         let _ = memory.isolate.set(isolate.thread_safe_handle());
         // The realm keeps `memory` until its isolate is gone.
-        isolate.add_near_heap_limit_callback(near_heap_limit, Arc::as_ptr(memory).cast_mut().cast::<c_void>());
+        isolate.add_near_heap_limit_callback(
+            near_heap_limit,
+            Arc::as_ptr(memory).cast_mut().cast::<c_void>(),
+        );
+    }
+
+    /// A turn is over: puts the heap's limit back if a refused buffer had raised it.
+    pub fn end_turn(&self, isolate: &mut v8::Isolate, limits: Limits) {
+        if !self.raised.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        if isolate.get_heap_statistics().used_heap_size() > limits.heap_bytes_max {
+            self.exceeded.store(true, Ordering::Release);
+            return;
+        }
+        isolate.remove_near_heap_limit_callback(near_heap_limit, limits.heap_bytes_max);
+        isolate.add_near_heap_limit_callback(
+            near_heap_limit,
+            std::ptr::from_ref(self).cast_mut().cast::<c_void>(),
+        );
     }
 
     /// The heap limit was met.
@@ -76,8 +103,11 @@ impl Memory {
     }
 
     fn allocate(&self, length: usize, make: unsafe fn(Layout) -> *mut u8) -> *mut c_void {
-        let Ok(layout) = Layout::from_size_align(length.max(1), ALIGN) else { return std::ptr::null_mut() };
+        let Ok(layout) = Layout::from_size_align(length.max(1), ALIGN) else {
+            return std::ptr::null_mut();
+        };
         if !self.reserve(length) {
+            self.refused.store(true, Ordering::Release);
             return std::ptr::null_mut();
         }
         // SAFETY: the size of the layout is not zero.
@@ -116,13 +146,15 @@ unsafe extern "C" fn drop_handle(memory: *const Memory) {
     drop(unsafe { Arc::from_raw(memory) });
 }
 
-unsafe extern "C" fn near_heap_limit(data: *mut c_void, current: usize, initial: usize) -> usize {
+unsafe extern "C" fn near_heap_limit(data: *mut c_void, current: usize, _initial: usize) -> usize {
     // SAFETY: `watch_heap` passed a reference that outlives the isolate.
     let memory = unsafe { &*data.cast::<Memory>() };
+    if memory.refused.swap(false, Ordering::AcqRel) && !memory.raised.swap(true, Ordering::AcqRel) {
+        return current.saturating_add(HEADROOM);
+    }
     memory.exceeded.store(true, Ordering::Release);
     if let Some(isolate) = memory.isolate.get() {
         isolate.terminate_execution();
     }
-    // Once: what needs more than the headroom has found a way around every check.
-    current.max(initial.saturating_add(HEADROOM))
+    current.saturating_add(HEADROOM)
 }

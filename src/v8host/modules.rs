@@ -71,7 +71,10 @@ pub(crate) fn link<'s>(scope: &mut PinScope<'s, '_>, name: &str) -> Option<Local
 
 /// The full name of `specifier` in a module `referrer`.
 fn full_name(specifier: &str, referrer: &str) -> String {
-    if specifier.split_once(':').is_some_and(|(scheme, _)| matches!(scheme, "cloudflare" | "node" | "workerd")) {
+    if specifier
+        .split_once(':')
+        .is_some_and(|(scheme, _)| matches!(scheme, "cloudflare" | "node" | "workerd"))
+    {
         return specifier.to_owned();
     }
     let specifier = specifier.strip_prefix("file://").unwrap_or(specifier);
@@ -105,17 +108,29 @@ fn resolve_callback<'s>(
     resolve(scope, &specifier, &referrer)
 }
 
-fn resolve<'s>(scope: &mut PinScope<'s, '_>, specifier: &str, referrer: &str) -> Option<Local<'s, v8::Module>> {
+fn resolve<'s>(
+    scope: &mut PinScope<'s, '_>,
+    specifier: &str,
+    referrer: &str,
+) -> Option<Local<'s, v8::Module>> {
     let name = full_name(specifier, referrer);
     let state = RealmState::get(scope);
     // A bare specifier may also name a module at the root of the bundle.
     let at_root = full_name(specifier, "");
-    let name = if state.script.module(&name).is_none() && state.script.module(&at_root).is_some() { at_root } else { name };
+    let name = if state.script.module(&name).is_none() && state.script.module(&at_root).is_some() {
+        at_root
+    } else {
+        name
+    };
     load(scope, &name, Some((specifier, referrer)))
 }
 
 /// The module of this full name, compiled on first use. `import`: who asks, for the error.
-fn load<'s>(scope: &mut PinScope<'s, '_>, name: &str, import: Option<(&str, &str)>) -> Option<Local<'s, v8::Module>> {
+fn load<'s>(
+    scope: &mut PinScope<'s, '_>,
+    name: &str,
+    import: Option<(&str, &str)>,
+) -> Option<Local<'s, v8::Module>> {
     let state = RealmState::get(scope);
     if let Some(module) = state.modules.by_name.borrow().get(name) {
         return Some(Local::new(scope, module));
@@ -153,16 +168,27 @@ fn builtin(scope: &mut PinScope, state: &RealmState, name: &str) -> Option<Expor
     Some(found)
 }
 
-fn property<'s>(scope: &mut PinScope<'s, '_>, object: Local<v8::Object>, name: &str) -> Option<Local<'s, v8::Object>> {
+fn property<'s>(
+    scope: &mut PinScope<'s, '_>,
+    object: Local<v8::Object>,
+    name: &str,
+) -> Option<Local<'s, v8::Object>> {
     let key = convert::intern(scope, name);
     Local::<v8::Object>::try_from(object.get(scope, key.into())?).ok()
 }
 
-fn compile<'s>(scope: &mut PinScope<'s, '_>, state: &RealmState, file: &Module) -> Option<Local<'s, v8::Module>> {
+fn compile<'s>(
+    scope: &mut PinScope<'s, '_>,
+    state: &RealmState,
+    file: &Module,
+) -> Option<Local<'s, v8::Module>> {
     let value: Local<v8::Value> = match file.kind {
         ModuleKind::EsModule => return compile_es(scope, state, file),
         ModuleKind::CommonJs => {
-            convert::throw_error(scope, &format!("module \"{}\": CommonJS modules are not supported", file.name));
+            convert::throw_error(
+                scope,
+                &format!("module \"{}\": CommonJS modules are not supported", file.name),
+            );
             return None;
         }
         ModuleKind::Text => source_text(scope, file)?.into(),
@@ -191,15 +217,32 @@ fn source_text<'s>(scope: &mut PinScope<'s, '_>, file: &Module) -> Option<Local<
     Some(convert::string(scope, text))
 }
 
-fn compile_es<'s>(scope: &mut PinScope<'s, '_>, state: &RealmState, file: &Module) -> Option<Local<'s, v8::Module>> {
+fn compile_es<'s>(
+    scope: &mut PinScope<'s, '_>,
+    state: &RealmState,
+    file: &Module,
+) -> Option<Local<'s, v8::Module>> {
     use v8::script_compiler::{CachedData, CompileOptions, NoCacheReason, Source, compile_module2};
     let text = source_text(scope, file)?;
     let resource = convert::string(scope, &file.name);
-    let origin = v8::ScriptOrigin::new(scope, resource.into(), 0, 0, false, -1, None, false, false, true, None);
+    let origin = v8::ScriptOrigin::new(
+        scope,
+        resource.into(),
+        0,
+        0,
+        false,
+        -1,
+        None,
+        false,
+        false,
+        true,
+        None,
+    );
     let (mut source, options) = match file.code_cache() {
-        Some(cache) => {
-            (Source::new_with_cached_data(text, Some(&origin), CachedData::new(cache)), CompileOptions::ConsumeCodeCache)
-        }
+        Some(cache) => (
+            Source::new_with_cached_data(text, Some(&origin), CachedData::new(cache)),
+            CompileOptions::ConsumeCodeCache,
+        ),
         None => (Source::new(text, Some(&origin)), CompileOptions::NoCompileOptions),
     };
     let module = compile_module2(scope, &mut source, options, NoCacheReason::NoReason)?;
@@ -214,7 +257,8 @@ fn synthetic<'s>(
     exports: Exports,
 ) -> Option<Local<'s, v8::Module>> {
     let specifier = convert::string(scope, name);
-    let keys: Vec<Local<v8::String>> = exports.iter().map(|(key, _)| Local::new(scope, key)).collect();
+    let keys: Vec<Local<v8::String>> =
+        exports.iter().map(|(key, _)| Local::new(scope, key)).collect();
     let module = v8::Module::create_synthetic_module(scope, specifier, &keys, evaluate_synthetic);
     state.modules.add(scope, name, module, exports);
     Some(module)
@@ -261,7 +305,11 @@ pub(crate) fn import_callback<'s>(
 }
 
 /// A promise of the namespace of a module.
-fn import<'s>(scope: &mut PinScope<'s, '_>, specifier: &str, referrer: &str) -> Option<Local<'s, v8::Value>> {
+fn import<'s>(
+    scope: &mut PinScope<'s, '_>,
+    specifier: &str,
+    referrer: &str,
+) -> Option<Local<'s, v8::Value>> {
     if referrer.starts_with(RUNTIME_PREFIX) {
         convert::throw_error(scope, "import() is for modules of the application");
         return None;

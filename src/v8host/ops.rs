@@ -34,9 +34,16 @@ pub(crate) fn external_references() -> Vec<ExternalReference> {
 }
 
 /// Puts every native function on `target`.
-pub(crate) fn install<'s>(scope: &mut v8::PinScope<'s, '_>, target: v8::Local<'s, v8::Object>) -> Option<()> {
+pub(crate) fn install<'s>(
+    scope: &mut v8::PinScope<'s, '_>,
+    target: v8::Local<'s, v8::Object>,
+) -> Option<()> {
     for op in all() {
-        let name = v8::String::new_from_one_byte(scope, op.name.as_bytes(), v8::NewStringType::Internalized)?;
+        let name = v8::String::new_from_one_byte(
+            scope,
+            op.name.as_bytes(),
+            v8::NewStringType::Internalized,
+        )?;
         let function = v8::Function::builder_raw((op.callback)())
             .constructor_behavior(v8::ConstructorBehavior::Throw)
             .build(scope)?;

@@ -12,7 +12,7 @@ use v8::{Global, Local, PinScope};
 use crate::host::Failure;
 use crate::limits::Limits;
 use crate::memory::Memory;
-use crate::script::{Script, ModuleKind};
+use crate::script::{ModuleKind, Script};
 use crate::state::{Names, RealmState};
 use crate::turn::Entries;
 use crate::watchdog::Slot;
@@ -75,7 +75,8 @@ impl Realm {
     /// See [`LoadError`].
     pub fn new(script: &Arc<Script>, limits: Limits) -> Result<Realm, LoadError> {
         match script.module(&script.main) {
-            Some((_, main)) if matches!(main.kind, ModuleKind::EsModule | ModuleKind::CommonJs) => {}
+            Some((_, main)) if matches!(main.kind, ModuleKind::EsModule | ModuleKind::CommonJs) => {
+            }
             _ => return Err(LoadError::NoMain(script.main.clone())),
         }
         let mut realm = Realm::empty(script, limits);
@@ -101,7 +102,10 @@ impl Realm {
             let scope = &mut v8::ContextScope::new(scope, context);
             context.set_allow_generation_from_strings(false);
             let (entries, names, clock) = handles(scope, context);
-            (Inside { context: Global::new(scope, context), entries, clock }, Rc::new(RealmState::new(script.clone(), names)))
+            (
+                Inside { context: Global::new(scope, context), entries, clock },
+                Rc::new(RealmState::new(script.clone(), names)),
+            )
         };
         isolate.set_slot(Rc::clone(&state));
         // SAFETY: `Isolate::new` has entered it on this thread.
@@ -129,6 +133,7 @@ impl Realm {
         drop(entered);
         self.state.starting.set(false);
         let ended = self.watchdog.end();
+        self.memory.end_turn(&mut self.isolate, self.limits);
         if ended || self.memory.is_exceeded() {
             self.isolate.cancel_terminate_execution();
         }
@@ -204,7 +209,9 @@ fn handles(
     context: Local<v8::Context>,
 ) -> (Entries, Names, v8::SharedRef<v8::BackingStore>) {
     let _ = context;
-    let rt = scope.get_context_data_from_snapshot_once::<v8::Object>(snapshot::RT).expect("rt is in the snapshot");
+    let rt = scope
+        .get_context_data_from_snapshot_once::<v8::Object>(snapshot::RT)
+        .expect("rt is in the snapshot");
     let entry = member::<v8::Object>(scope, rt, "entry").expect("rt.entry");
     let clock = member::<v8::Float64Array>(scope, rt, "clock").expect("rt.clock");
     let clock = clock.buffer(scope).expect("rt.clock has a buffer").get_backing_store();
@@ -226,7 +233,11 @@ fn handles(
 }
 
 /// `object[name]`, if it is a `T`.
-pub(crate) fn member<'s, T>(scope: &mut PinScope<'s, '_>, object: Local<v8::Object>, name: &str) -> Option<Local<'s, T>>
+pub(crate) fn member<'s, T>(
+    scope: &mut PinScope<'s, '_>,
+    object: Local<v8::Object>,
+    name: &str,
+) -> Option<Local<'s, T>>
 where
     Local<'s, T>: TryFrom<Local<'s, v8::Value>>,
 {
@@ -262,7 +273,9 @@ fn try_evaluate(scope: &mut PinScope, state: &RealmState) -> Option<Result<(), L
             let thrown = evaluated.result(scope);
             return Some(Err(LoadError::Threw(errors::load_failure(scope, thrown))));
         }
-        v8::PromiseState::Pending => return Some(Err(LoadError::Unsettled(stalled(scope, module)))),
+        v8::PromiseState::Pending => {
+            return Some(Err(LoadError::Unsettled(stalled(scope, module))));
+        }
     }
     let rt = Local::new(scope, &state.names.rt);
     let key = convert::intern(scope, "exports");

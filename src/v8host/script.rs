@@ -122,7 +122,12 @@ impl Script {
     }
 
     /// The position in the source of `row:column` (both from 1) of module `file`.
-    pub(crate) fn original_position(&self, file: &str, row: u32, column: u32) -> Option<(String, u32, u32)> {
+    pub(crate) fn original_position(
+        &self,
+        file: &str,
+        row: u32,
+        column: u32,
+    ) -> Option<(String, u32, u32)> {
         let file = file.strip_prefix("file:///").unwrap_or(file);
         let (_, module) = self.module(file)?;
         let map = module.source_map()?;

@@ -117,19 +117,42 @@ fn run_files<'s>(scope: &mut PinScope<'s, '_>) -> Result<Local<'s, v8::Object>, 
     ops::install(scope, natives).ok_or("native functions are not installed")?;
     for (name, source) in FILES {
         v8::tc_scope!(let scope, scope);
-        if run_file(scope, name, source, &[rt.into(), natives.into(), primordials.into()]).is_none() {
-            let error = scope.exception().and_then(|error| convert::to_string(scope, error)).unwrap_or_default();
-            let line = scope.message().and_then(|message| message.get_line_number(scope)).unwrap_or_default();
+        if run_file(scope, name, source, &[rt.into(), natives.into(), primordials.into()]).is_none()
+        {
+            let error = scope
+                .exception()
+                .and_then(|error| convert::to_string(scope, error))
+                .unwrap_or_default();
+            let line = scope
+                .message()
+                .and_then(|message| message.get_line_number(scope))
+                .unwrap_or_default();
             return Err(format!("{RUNTIME_PREFIX}{name}:{line}: {error}"));
         }
     }
     Ok(rt)
 }
 
-fn run_file(scope: &mut PinScope, name: &str, source: &str, arguments: &[Local<v8::Value>; 3]) -> Option<()> {
+fn run_file(
+    scope: &mut PinScope,
+    name: &str,
+    source: &str,
+    arguments: &[Local<v8::Value>; 3],
+) -> Option<()> {
     let resource = convert::string(scope, &format!("{RUNTIME_PREFIX}{name}"));
-    let origin =
-        v8::ScriptOrigin::new(scope, resource.into(), 0, 0, false, -1, None, false, false, false, None);
+    let origin = v8::ScriptOrigin::new(
+        scope,
+        resource.into(),
+        0,
+        0,
+        false,
+        -1,
+        None,
+        false,
+        false,
+        false,
+        None,
+    );
     // On the first line, so that line numbers stay those of the file.
     let source = convert::string(scope, &format!("'use strict';{source}"));
     let mut source = v8::script_compiler::Source::new(source, Some(&origin));

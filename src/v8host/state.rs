@@ -162,7 +162,12 @@ impl RealmState {
         })
     }
 
-    fn number(&self, scope: &mut PinScope, frame: Local<v8::Object>, key: &Global<v8::String>) -> Option<f64> {
+    fn number(
+        &self,
+        scope: &mut PinScope,
+        frame: Local<v8::Object>,
+        key: &Global<v8::String>,
+    ) -> Option<f64> {
         let key = Local::new(scope, key);
         let value = frame.get(scope, key.into())?;
         Local::<v8::Number>::try_from(value).ok().map(|number| number.value())

@@ -8,9 +8,9 @@ use v8::{Global, Local, PinScope};
 use crate::convert::{self, body_kind};
 use crate::errors::failure;
 use crate::host::{Answer, Body, Failure, HostCall, Input, Request, Response, Termination, Turn};
+use crate::modules;
 use crate::realm::{Entered, Realm};
 use crate::state::{RealmState, Rejection};
-use crate::modules;
 
 /// Functions of `rt.entry` that the host calls.
 #[derive(Clone, Copy)]
@@ -140,6 +140,7 @@ impl Realm {
         let ended = self.watchdog.end();
         *calls = self.state.calls.take();
         let wrote = self.state.wrote.take();
+        self.memory.end_turn(&mut self.isolate, self.limits);
         if self.memory.is_exceeded() {
             self.spent = true;
             self.isolate.cancel_terminate_execution();
@@ -180,7 +181,10 @@ fn run(scope: &mut PinScope, entries: &Entries, state: &RealmState, input: Input
 }
 
 /// An exception that left an entry: a bug of ours or code of the user that runs without a promise.
-fn report<'s>(scope: &mut v8::PinnedRef<'_, v8::TryCatch<'_, 's, v8::HandleScope<'_>>>, state: &RealmState) {
+fn report<'s>(
+    scope: &mut v8::PinnedRef<'_, v8::TryCatch<'_, 's, v8::HandleScope<'_>>>,
+    state: &RealmState,
+) {
     if scope.has_terminated() || scope.is_execution_terminating() {
         return;
     }
@@ -207,7 +211,8 @@ fn report_rejections(scope: &mut PinScope, entries: &Entries, state: &RealmState
         // The event `unhandledrejection`: its listener may say that all is well.
         let prevented = entries.has(Entry::UnhandledRejection) && {
             v8::tc_scope!(let scope, scope);
-            let prevented = entries.call(scope, Entry::UnhandledRejection, &[promise.into(), reason]);
+            let prevented =
+                entries.call(scope, Entry::UnhandledRejection, &[promise.into(), reason]);
             prevented.is_some_and(|prevented| prevented.is_true())
         };
         if !prevented && !scope.is_execution_terminating() {
@@ -356,7 +361,10 @@ fn failure_values<'s>(scope: &mut PinScope<'s, '_>, id: u64, failure: &Failure) 
 }
 
 /// `(kind, value, length)`; the length is -1 when it is not known.
-fn body_values<'s>(scope: &mut PinScope<'s, '_>, body: Body) -> Option<(Value<'s>, Value<'s>, Value<'s>)> {
+fn body_values<'s>(
+    scope: &mut PinScope<'s, '_>,
+    body: Body,
+) -> Option<(Value<'s>, Value<'s>, Value<'s>)> {
     let (kind, value, length): (u32, Value, i64) = match body {
         Body::Empty => (body_kind::EMPTY, v8::undefined(scope).into(), 0),
         Body::Bytes(bytes) => {
@@ -410,7 +418,8 @@ unsafe extern "C" fn on_promise_reject(message: v8::PromiseRejectMessage) {
                 rejections.handled.push(promise);
             }
         }
-        v8::PromiseRejectEvent::PromiseRejectAfterResolved | v8::PromiseRejectEvent::PromiseResolveAfterResolved => {}
+        v8::PromiseRejectEvent::PromiseRejectAfterResolved
+        | v8::PromiseRejectEvent::PromiseResolveAfterResolved => {}
     }
 }
 

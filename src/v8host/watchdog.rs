@@ -44,16 +44,23 @@ impl Slot {
     pub fn register(isolate: v8::IsolateHandle) -> Arc<Slot> {
         let mut cpu_clock: libc::clockid_t = 0;
         // SAFETY: both arguments are valid; the thread is the caller itself.
-        let failed = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut cpu_clock) };
+        let failed =
+            unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut cpu_clock) };
         assert_eq!(failed, 0, "the CPU clock of a live thread exists");
-        let slot = Arc::new(Slot { word: AtomicU64::new(IDLE), budget_ns: AtomicU64::new(0), isolate, cpu_clock });
+        let slot = Arc::new(Slot {
+            word: AtomicU64::new(IDLE),
+            budget_ns: AtomicU64::new(0),
+            isolate,
+            cpu_clock,
+        });
         lock(watched()).push(Watched { slot: Arc::downgrade(&slot), word: IDLE, cpu_ns_first: 0 });
         slot
     }
 
     /// A turn begins; it may use `budget` of CPU time.
     pub fn begin(&self, budget: Duration) {
-        self.budget_ns.store(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.budget_ns
+            .store(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         let turn = (self.word.load(Ordering::Relaxed) & !STATE) + ONE_TURN;
         self.word.store(turn | RUNNING, Ordering::Release);
     }
@@ -62,7 +69,11 @@ impl Slot {
     /// nothing more is to come.
     pub fn end(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed) & !STATE;
-        if self.word.compare_exchange(word | RUNNING, word, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if self
+            .word
+            .compare_exchange(word | RUNNING, word, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
             return false;
         }
         // The watchdog is between two lines of `end_turn`: nanoseconds.
@@ -87,7 +98,8 @@ impl Slot {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `time` is valid. A clock of a thread that has ended is refused, not undefined.
         let failed = unsafe { libc::clock_gettime(self.cpu_clock, &raw mut time) };
-        (failed == 0).then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+        (failed == 0)
+            .then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
     }
 }
 
@@ -101,7 +113,8 @@ impl Watched {
         if word != self.word {
             self.word = word;
             self.cpu_ns_first = cpu_ns;
-        } else if cpu_ns.saturating_sub(self.cpu_ns_first) > slot.budget_ns.load(Ordering::Relaxed) {
+        } else if cpu_ns.saturating_sub(self.cpu_ns_first) > slot.budget_ns.load(Ordering::Relaxed)
+        {
             slot.end_turn(word);
         }
     }

@@ -13,7 +13,8 @@ use v8::{FunctionCallbackArguments, Local, PinScope, ReturnValue};
 use crate::convert::{body_of, bytes_of, headers_of, throw_type_error, to_string};
 use crate::errors::failure;
 use crate::host::{
-    CallId, CellSlot, EventId, HostCall, LogLevel, Redirect, Request, Response, SectionId, StreamId, Target, TimerId,
+    CallId, CellSlot, EventId, HostCall, LogLevel, Redirect, Request, Response, SectionId,
+    StreamId, Target, TimerId,
 };
 use crate::op;
 use crate::ops::Op;
@@ -225,7 +226,10 @@ fn stream_chunk(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: Retu
         None
     } else {
         let Some(bytes) = bytes_of(value) else {
-            return throw_type_error(scope, "This TransformStream is being used as a byte stream, but received an object of non-ArrayBuffer/ArrayBufferView type on its writable side.");
+            return throw_type_error(
+                scope,
+                "This TransformStream is being used as a byte stream, but received an object of non-ArrayBuffer/ArrayBufferView type on its writable side.",
+            );
         };
         Some(bytes.into())
     };
@@ -301,7 +305,10 @@ fn uncaught(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnVa
     state.push(HostCall::Uncaught { origin, failure });
 }
 
-fn event_and_cell(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option<(EventId, Option<CellSlot>)> {
+fn event_and_cell(
+    scope: &mut PinScope,
+    args: &FunctionCallbackArguments,
+) -> Option<(EventId, Option<CellSlot>)> {
     let event = number(scope, args.get(0))?;
     let cell = args.get(1);
     let cell = if cell.is_undefined() { None } else { Some(cell_of(scope, cell)?) };

@@ -14,7 +14,10 @@ fn script(modules: &[(&str, &str)]) -> Arc<Script> {
     };
     Arc::new(Script {
         name: "test".to_owned(),
-        modules: modules.iter().map(|(name, text)| Module::new(*name, kind(name), text.to_string())).collect(),
+        modules: modules
+            .iter()
+            .map(|(name, text)| Module::new(*name, kind(name), text.to_string()))
+            .collect(),
         main: modules[0].0.to_owned(),
         ..Script::default()
     })
@@ -33,8 +36,11 @@ fn error(modules: &[(&str, &str)]) -> String {
 
 #[test]
 fn a_script_is_loaded_and_its_exports_are_known() {
-    let mut realm = load(&[("index.js", "export class Counter {}; export default {}; export function f() {}; export const n = 1;")])
-        .expect("it loads");
+    let mut realm = load(&[(
+        "index.js",
+        "export class Counter {}; export default {}; export function f() {}; export const n = 1;",
+    )])
+    .expect("it loads");
     assert_eq!(realm.exports(), ["Counter", "f"]);
 }
 
@@ -61,7 +67,11 @@ fn modules_of_every_kind_import_each_other() {
 #[test]
 fn an_unknown_import_names_specifier_and_importer() {
     let text = error(&[("src/index.js", "import './no.js';")]);
-    assert!(text.contains("No such module \"src/no.js\"") && text.contains("imported from \"src/index.js\""), "{text}");
+    assert!(
+        text.contains("No such module \"src/no.js\"")
+            && text.contains("imported from \"src/index.js\""),
+        "{text}"
+    );
 }
 
 #[test]
@@ -78,7 +88,9 @@ fn exceptions_and_syntax_errors_of_a_module_are_load_errors_with_a_place() {
 
 #[test]
 fn a_top_level_await_that_settles_is_awaited_and_one_that_does_not_is_an_error() {
-    load(&[("index.js", "export const x = await Promise.resolve(1); export default {}")]).map(drop).expect("it loads");
+    load(&[("index.js", "export const x = await Promise.resolve(1); export default {}")])
+        .map(drop)
+        .expect("it loads");
     let text = error(&[("index.js", "\nawait new Promise(() => {});")]);
     assert!(text.contains("index.js:2"), "{text}");
 }
@@ -87,7 +99,10 @@ fn a_top_level_await_that_settles_is_awaited_and_one_that_does_not_is_an_error()
 fn code_from_strings_is_refused() {
     assert!(error(&[("index.js", "eval('1')")]).contains("EvalError"));
     assert!(error(&[("index.js", "new Function('return 1')")]).contains("EvalError"));
-    let text = error(&[("index.js", "new WebAssembly.Module(new Uint8Array([0,0x61,0x73,0x6d,1,0,0,0]))")]);
+    let text = error(&[(
+        "index.js",
+        "new WebAssembly.Module(new Uint8Array([0,0x61,0x73,0x6d,1,0,0,0]))",
+    )]);
     assert!(text.contains("Wasm code generation disallowed by embedder"), "{text}");
 }
 
@@ -101,7 +116,8 @@ fn start_up_ends_at_its_cpu_limit() {
 #[test]
 fn many_realms_share_a_thread_and_the_code_cache() {
     let script = script(&[("index.js", "export default { x: 1 }")]);
-    let realms: Vec<Realm> = (0..5).map(|_| Realm::new(&script, Limits::default()).expect("it loads")).collect();
+    let realms: Vec<Realm> =
+        (0..5).map(|_| Realm::new(&script, Limits::default()).expect("it loads")).collect();
     let mut order: Vec<Option<Realm>> = realms.into_iter().map(Some).collect();
     for index in [2, 0, 4, 1, 3] {
         order[index] = None;

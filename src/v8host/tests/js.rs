@@ -20,7 +20,8 @@ use celld_v8host::{DurableObjectBinding, Limits, Module, ModuleKind, Realm, Scri
 use host::Host;
 
 fn main() -> ExitCode {
-    let filters: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let filters: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/js");
     let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
         .expect("tests/js is there")
@@ -57,7 +58,8 @@ fn main() -> ExitCode {
 type Results = Vec<(String, Option<String>)>;
 
 fn run_file(file: &str, source: &str, filters: &[String]) -> Result<Results, String> {
-    let realm = Realm::new(&Arc::new(script(file, source)?), Limits::default()).map_err(|error| error.to_string())?;
+    let realm = Realm::new(&Arc::new(script(file, source)?), Limits::default())
+        .map_err(|error| error.to_string())?;
     let mut host = Host::new(realm);
     let (_, list) = host.get("http://test/list").map_err(|failure| failure.to_string())?;
     let names: Vec<String> = serde_json::from_slice(&list).map_err(|error| error.to_string())?;
@@ -116,14 +118,23 @@ fn script(file: &str, source: &str) -> Result<Script, String> {
     for line in source.lines().map_while(|line| line.strip_prefix("//")) {
         let Some((key, value)) = line.split_once(": ") else { continue };
         match key.trim() {
-            "vars" => script.vars = serde_json::from_str(value).map_err(|error| error.to_string())?,
+            "vars" => {
+                script.vars = serde_json::from_str(value).map_err(|error| error.to_string())?
+            }
             "durable object" => {
                 let (name, class) = value.split_once('=').ok_or("durable object: NAME=Class")?;
                 let (name, class) = (name.trim().to_owned(), class.trim().to_owned());
-                script.durable_objects.push(DurableObjectBinding { name, namespace: format!("ns-{class}"), class });
+                script.durable_objects.push(DurableObjectBinding {
+                    name,
+                    namespace: format!("ns-{class}"),
+                    class,
+                });
             }
             "compatibility date" => script.compatibility_date = value.trim().to_owned(),
-            "compatibility flags" => script.compatibility_flags = value.split(',').map(|flag| flag.trim().to_owned()).collect(),
+            "compatibility flags" => {
+                script.compatibility_flags =
+                    value.split(',').map(|flag| flag.trim().to_owned()).collect()
+            }
             _ => {}
         }
     }
