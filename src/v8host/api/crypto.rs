@@ -46,7 +46,7 @@ struct Open {
 /// A digest under way.
 enum Hash {
     Sha(digest::Context),
-    Md5(Box<Md5>),
+    Md5(Md5),
 }
 
 impl Hash {
@@ -57,7 +57,7 @@ impl Hash {
             "SHA-256" => &digest::SHA256,
             "SHA-384" => &digest::SHA384,
             "SHA-512" => &digest::SHA512,
-            "MD5" => return Some(Self::Md5(Box::new(Md5::new()))),
+            "MD5" => return Some(Self::Md5(Md5::new())),
             _ => return None,
         };
         Some(Self::Sha(digest::Context::new(algorithm)))

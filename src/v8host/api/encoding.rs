@@ -162,7 +162,7 @@ fn decode_stream(
                 )
             }
         };
-        decoders.waiting.borrow_mut().insert(id, Waiting { decoder, owner: owner });
+        decoders.waiting.borrow_mut().insert(id, Waiting { decoder, owner });
     }
     let Some(text) = text_value(scope, &text) else { return };
     let pair = [v8::Integer::new_from_unsigned(scope, id).into(), text];

@@ -3,6 +3,9 @@
 //! Invariant: a serialised URL is ASCII, so that byte offsets into it are offsets into the string
 //! that JavaScript has; `js/url.js` cuts the parts out of that one string.
 //! Source: URL Standard; the crate `url` implements its parser and, in `quirks`, its setters.
+//! Known to differ from the standard, as the crate does: `file:///C|/` keeps the bar, `file:////x`
+//! loses empty segments, labels such as `xn--` alone are refused, and blanks at the end of an opaque
+//! path stay.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -151,7 +154,13 @@ fn set_part(url: &mut Url, part: &str, value: &str) -> Result<(), ()> {
         "hostname" => quirks::set_hostname(url, value),
         "port" => quirks::set_port(url, value),
         "pathname" => {
+            let had_authority = url.has_authority();
             quirks::set_pathname(url, value);
+            // The crate writes such a path where a host would stand.
+            if !had_authority && url.has_authority() {
+                let text = url.as_str().replacen("://", ":/.//", 1);
+                *url = Url::parse(&text).map_err(drop)?;
+            }
             Ok(())
         }
         "search" => {

@@ -7,7 +7,8 @@
 //! Source: DOM Standard, section 3.
 
 const {
-  append, convert, decorate, illegalConstructor, illegalInvocation, isObject, method, mismatch, required, sequence, uncurry,
+  append, convert, decorate, getter, illegalConstructor, illegalInvocation, isObject, method, mismatch, required, sequence,
+  uncurry,
 } = rt.webidl;
 const { Event, EventTarget, dispatchTrusted, handlerAttribute, listens } = rt.events;
 const { apply } = Reflect;
@@ -17,6 +18,7 @@ const setAdd = uncurry(Set.prototype.add);
 const setHas = uncurry(Set.prototype.has);
 const setRemove = uncurry(Set.prototype.delete);
 const setEach = uncurry(Set.prototype.forEach);
+const setSize = getter(Set.prototype, 'size');
 const deref = uncurry(WeakRef.prototype.deref);
 
 const MAKE = Symbol('make');
@@ -124,7 +126,8 @@ class AbortSignal extends EventTarget {
       keep(signal);
     };
     removeAlgorithm = (signal, algorithm) => {
-      if (signal.#algorithms !== null) setRemove(signal.#algorithms, algorithm);
+      if (signal.#algorithms === null || !setRemove(signal.#algorithms, algorithm)) return;
+      if (setSize(signal.#algorithms) === 0 && !listens(signal, 'abort')) signal.#release();
     };
 
     // Sources are flattened: a dependent of a dependent hangs on the first sources.
@@ -165,6 +168,14 @@ class AbortSignal extends EventTarget {
     };
   }
 
+  /** Sources no longer hold this dependent. */
+  #release() {
+    if (this.#sources === null) return;
+    setEach(this.#sources, (source) => {
+      if (source.#kept !== null) setRemove(source.#kept, this);
+    });
+  }
+
   #sweep() {
     const alive = [];
     for (let i = 0; i < this.#dependents.length; i++) {
@@ -176,16 +187,11 @@ class AbortSignal extends EventTarget {
 
   #fire() {
     const algorithms = this.#algorithms;
-    const sources = this.#sources;
+    this.#release();
     this.#algorithms = null;
     this.#dependents = null;
     this.#kept = null;
     this.#sources = null;
-    if (sources !== null) {
-      setEach(sources, (source) => {
-        if (source.#kept !== null) setRemove(source.#kept, this);
-      });
-    }
     if (algorithms !== null) {
       setEach(algorithms, (algorithm) => {
         try {

@@ -36,6 +36,9 @@ test('parsing', () => {
     ['http://a@b@c/', 'http://a%40b@c/'],
     ['http://a:@b/', 'http://a@b/'],
     ['urn:isbn:123', 'urn:isbn:123'],
+    ['foo://', 'foo://'],
+    ['foo:/.//p', 'foo:/.//p'],
+    ['file://', 'file:///'],
   ];
   for (const [input, href] of cases) assertEquals(new URL(input).href, href, input);
 });
@@ -94,6 +97,9 @@ test('setters', () => {
   const url = new URL('http://a:443/');
   url.protocol = 'https';
   assertEquals([url.href, url.port], ['https://a/', '']);
+  const bare = new URL('foo:/p');
+  bare.pathname = '//x';
+  assertEquals([bare.href, bare.host, bare.pathname], ['foo:/.//x', '', '//x']);
   const mail = new URL('mailto:a');
   mail.host = 'x';
   mail.pathname = 'x';
