@@ -4,14 +4,19 @@
 //! `celld --help` lists.
 
 mod args;
+mod bundle;
 mod clock;
 mod config;
+mod deploy;
+mod dev;
+mod publish;
+mod serve;
 mod settings;
 mod spelling;
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use self::args::{Command, Stop};
@@ -20,6 +25,8 @@ use self::args::{Command, Stop};
 const FAILED: u8 = 1;
 /// Exit code of arguments, variables and configurations that cannot be used.
 const REFUSED: u8 = 2;
+/// Exit code of a node that lost its lease.
+const FENCED: u8 = 3;
 
 /// Why a command ended without its work done.
 #[derive(Debug, thiserror::Error)]
@@ -28,12 +35,33 @@ pub(crate) enum CommandError {
     Config(#[from] config::ConfigError),
     #[error(transparent)]
     Setting(#[from] settings::SettingError),
+    #[error(transparent)]
+    Bundle(#[from] bundle::BundleError),
+    #[error(transparent)]
+    Deploy(#[from] celld_shard::deployment::DeployError),
+    #[error(transparent)]
+    Bucket(#[from] celld_s3::OpenError),
+    #[error(transparent)]
+    Preflight(#[from] celld_rt::PreflightError),
+    #[error(transparent)]
+    Node(#[from] celld_shard::node::NodeError),
+    #[error("the system gives no random bytes: {0}")]
+    Random(#[from] getrandom::Error),
+    #[error("{}: {_1}", _0.display())]
+    File(PathBuf, std::io::Error),
 }
 
 impl CommandError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Setting(_) => REFUSED,
+            Self::Bundle(_)
+            | Self::Deploy(_)
+            | Self::Bucket(_)
+            | Self::Preflight(_)
+            | Self::Node(_)
+            | Self::Random(_)
+            | Self::File(..) => FAILED,
         }
     }
 }
@@ -74,29 +102,10 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
 fn run(command: Command) -> Result<ExitCode, CommandError> {
     let environment = |name: &str| std::env::var(name).ok();
     match command {
-        Command::Dev(dev) => {
-            settings::dev(&dev, &environment)?;
-            check(dev.dir.as_deref(), dev.env.as_deref(), config::Purpose::Dev)
-        }
-        Command::Deploy(deploy) => {
-            settings::bucket(deploy.bucket, &environment)?;
-            check(deploy.dir.as_deref(), deploy.env.as_deref(), config::Purpose::Deploy)
-        }
-        Command::Node(node) => {
-            notes(&settings::node(node, &environment)?.notes);
-            Ok(FAILED.into())
-        }
+        Command::Dev(typed) => dev::run(typed, &environment),
+        Command::Deploy(typed) => deploy::run(typed, &environment),
+        Command::Node(typed) => serve::node(settings::node(typed, &environment)?),
     }
-}
-
-fn check(
-    dir: Option<&Path>,
-    environment: Option<&str>,
-    purpose: config::Purpose,
-) -> Result<ExitCode, CommandError> {
-    let project = config::load(dir.unwrap_or(Path::new(".")), environment, purpose)?;
-    notes(&project.notes);
-    Ok(FAILED.into())
 }
 
 /// Tells a person what is worth knowing and stops nothing.

@@ -26,6 +26,8 @@ pub(crate) struct Migration {
 pub(crate) struct Classes {
     /// Namespace key of each class that exists, by its name now.
     pub(crate) namespaces: BTreeMap<String, String>,
+    /// Keys of the classes that were deleted.
+    pub(crate) deleted: Vec<String>,
     /// The last tag.
     pub(crate) tag: Option<String>,
     /// Classes of `new_classes` that exist.
@@ -57,10 +59,11 @@ pub(crate) fn play(script: &str, migrations: &[Migration]) -> Result<Classes, Ve
         }
         tags.push(tag);
         for class in deleted_classes {
-            if classes.namespaces.remove(class).is_none() {
-                fault(format!(
+            match classes.namespaces.remove(class) {
+                Some(namespace) => classes.deleted.push(namespace),
+                None => fault(format!(
                     "deleted_classes names {class:?}, and no migration before it creates that class"
-                ));
+                )),
             }
             classes.key_value.retain(|other| other != class);
         }
@@ -161,7 +164,10 @@ mod tests {
     fn a_name_that_was_used_before_never_meets_old_data() {
         let again =
             play("app", &[new("v1", "A"), delete("v2", "A"), new("v3", "A")]).expect("good");
-        assert_eq!(again.namespaces["A"], "app.A.2");
+        assert_eq!(
+            (again.namespaces["A"].as_str(), again.deleted),
+            ("app.A.2", vec!["app.A".to_owned()])
+        );
         let freed =
             play("app", &[new("v1", "A"), rename("v2", "A", "B"), new("v3", "A")]).expect("good");
         assert_eq!(

@@ -154,6 +154,8 @@ pub(crate) struct Project {
     pub(crate) durable_objects: Vec<DurableObject>,
     /// Namespace key of each class that exists.
     pub(crate) classes: BTreeMap<String, String>,
+    /// Namespace keys of the classes that a migration deleted.
+    pub(crate) deleted: Vec<String>,
     pub(crate) migration_tag: Option<String>,
     pub(crate) crons: Vec<String>,
     pub(crate) limits: Limits,
@@ -374,6 +376,7 @@ fn finish(
         vars: said.vars.unwrap_or_default(),
         durable_objects,
         classes: namespaces,
+        deleted: classes.deleted,
         migration_tag: classes.tag,
         crons: said.crons.map(|(_, crons)| crons).unwrap_or_default(),
         limits: said.limits.unwrap_or_default(),

@@ -1,0 +1,101 @@
+//! Runs a node: the one place where the command line meets the run time.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use celld_core::eviction;
+use celld_core::node::NodeId;
+use celld_core::time::Micros;
+use celld_s3::Bucket;
+use celld_shard::node::{self, Exit, NodeOptions, Ready};
+
+use super::CommandError;
+use super::settings::NodeSettings;
+
+/// Life of a lease: a dead node's cells wait for this long, a slow bucket may take a third of it.
+const LEASE_TTL: Duration = Duration::from_secs(10);
+/// How often a node asks for a new deployment: one small read, and a deployment is live in seconds.
+const WATCH: Duration = Duration::from_secs(2);
+/// The same for a person who has just saved a file.
+const WATCH_DEV: Duration = Duration::from_millis(200);
+/// Cells of one isolate: at 50 KB each, they fill half its heap.
+const CELLS_PER_ISOLATE: usize = 1_000;
+
+/// What a node needs to know.
+pub(crate) struct Serving {
+    pub(crate) bucket: Bucket,
+    pub(crate) listen: SocketAddr,
+    pub(crate) node: NodeId,
+    pub(crate) state: PathBuf,
+    pub(crate) shards: usize,
+    pub(crate) lease_ttl: Option<Duration>,
+    pub(crate) is_dev: bool,
+    pub(crate) ready: Ready,
+}
+
+/// Runs a node as its settings say.
+///
+/// # Errors
+/// It could not start.
+pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
+    let NodeSettings { bucket, listen, node, state, shards, lease_ttl, notes } = settings;
+    super::notes(&notes);
+    let bucket = Bucket::open(&bucket)?;
+    let place = bucket.to_string();
+    let name = node.clone();
+    let ready = move |address: SocketAddr, version: Option<&str>| {
+        let serves = version.map_or_else(
+            || "nothing is deployed yet".to_owned(),
+            |version| format!("version {version}"),
+        );
+        eprintln!("celld: node {name} listens on http://{address}, bucket {place}, {serves}");
+    };
+    run(Serving {
+        bucket,
+        listen,
+        node,
+        state,
+        shards,
+        lease_ttl,
+        is_dev: false,
+        ready: Box::new(ready),
+    })
+}
+
+/// Runs a node until it is told to stop.
+///
+/// # Errors
+/// It could not start.
+pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
+    let Serving { bucket, listen, node, state, shards, lease_ttl, is_dev, ready } = serving;
+    let ttl = lease_ttl.unwrap_or(LEASE_TTL);
+    let exit = node::run(NodeOptions {
+        bucket,
+        listen,
+        node,
+        state,
+        shards,
+        ttl: Micros::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+        watch: if is_dev { WATCH_DEV } else { WATCH },
+        log_requests: is_dev,
+        is_dev,
+        cells_per_isolate: CELLS_PER_ISOLATE,
+        eviction: eviction::Limits::default(),
+        limits: celld_v8host::Limits::default(),
+        ready,
+    })?;
+    match exit {
+        Exit::Drained => Ok(ExitCode::SUCCESS),
+        Exit::Cut => {
+            eprintln!("celld: stopped before all requests had finished");
+            std::process::exit(i32::from(super::FAILED));
+        }
+        Exit::Fenced(loss) => {
+            eprintln!("SELF-FENCE: {loss:?}: this node may not own cells any more; start it again");
+            // At once: shards may be in the middle of turns, and nothing may be written any more.
+            std::process::exit(i32::from(super::FENCED));
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The program as a person meets it: what it prints where, and with which exit code it ends.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn celld(args: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_celld"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("CELLD_") || name.starts_with("AWS_") || name == "S3_ENDPOINT" {
+            command.env_remove(&name);
+        }
+    }
+    command
+        .args(args)
+        .envs(variables.iter().copied())
+        .env("RUST_BACKTRACE", "1")
+        .output()
+        .expect("the program starts")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}
+
+fn example(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("examples")
+        .join(name)
+        .to_str()
+        .expect("UTF-8")
+        .to_owned()
+}
+
+/// Asserts that the start was refused with these words, on stderr and without a backtrace.
+fn refused(output: &Output, words: &[&str]) {
+    let text = stderr(output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    assert!(
+        output.stdout.is_empty() && !text.contains("panicked") && !text.contains("backtrace"),
+        "{text}"
+    );
+}
+
+fn project(text: &str, main: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("wrangler.jsonc"), text).expect("write");
+    std::fs::write(dir.path().join("index.js"), main).expect("write");
+    dir
+}
+
+const GOOD: &str = r#"{ "name": "app", "main": "index.js", "compatibility_date": "2026-01-31" }"#;
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    for args in [&["--help"] as &[&str], &["dev", "--help"], &["deploy", "--help"]] {
+        let output = celld(args, &[]);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(stdout(&output).contains("Usage: celld") && output.stderr.is_empty());
+    }
+    let text = stdout(&celld(&["--help"], &[]));
+    for word in ["dev", "deploy", "--bucket", "CELLD_BUCKET", "CELLD_DURABILITY", "  3 "] {
+        assert!(text.contains(word), "{word} is not in:\n{text}");
+    }
+    assert_eq!(
+        stdout(&celld(&["--version"], &[])),
+        format!("celld {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    refused(&celld(&[], &[]), &["--bucket", "CELLD_BUCKET"]);
+    refused(&celld(&["--buckt=x"], &[]), &["--bucket"]);
+    refused(&celld(&["dev", "--port", "x"], &[]), &["--port=\"x\"", "65535"]);
+    refused(&celld(&["--bucket", "s3://b"], &[]), &["--bucket=\"s3://b\"", "file:///"]);
+    refused(
+        &celld(&[], &[("CELLD_BUCKET", "file:///b"), ("CELLD_TTL_MS", "soon")]),
+        &["CELLD_TTL_MS=\"soon\""],
+    );
+    refused(
+        &celld(&["--durability", "fleet"], &[("CELLD_BUCKET", "file:///b")]),
+        &["--durability=\"fleet\"", "no links"],
+    );
+    refused(&celld(&["deploy", &example("counter")], &[]), &["--bucket"]);
+    refused(&celld(&["dev", "/nowhere"], &[]), &["/nowhere"]);
+}
+
+#[test]
+fn a_flag_beats_a_variable() {
+    let output = celld(&["--bucket", "s3://typed"], &[("CELLD_BUCKET", "s3://environment")]);
+    refused(&output, &["--bucket=\"s3://typed\""]);
+}
+
+#[test]
+fn a_fault_of_the_project_is_refused_with_its_place() {
+    let dir = project("{\n  \"name\": \"app\",\n  \"mian\": \"index.js\"\n}", "");
+    let output = celld(&["deploy", "--dry-run", dir.path().to_str().expect("UTF-8")], &[]);
+    refused(
+        &output,
+        &["wrangler.jsonc:3:3: the key \"mian\" is not known", "\"main\"", "compatibility_date"],
+    );
+}
+
+#[test]
+fn a_dry_run_writes_nothing_and_says_what_would_go() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bucket = dir.path().join("bucket");
+    let url = format!("file://{}", bucket.display());
+    let output =
+        celld(&["deploy", &example("guestbook"), "--dry-run", "--json", "--bucket", &url], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let document: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!((&document["dry_run"], &document["name"]), (&true.into(), &"guestbook".into()));
+    assert_eq!(document["durable_objects"][0]["namespace"], "guestbook.Guestbook");
+    assert_eq!(document["modules"].as_array().map(Vec::len), Some(3));
+    assert!(!bucket.exists());
+}
+
+/// All objects below `deploy/` of a bucket that is a directory.
+fn deployed(bucket: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![bucket.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in std::fs::read_dir(dir).expect("read").flatten() {
+            if entry.path().is_dir() {
+                open.push(entry.path());
+            } else if entry.path().to_string_lossy().contains("deploy") {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_deployment_moves_and_the_same_one_does_not() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}", dir.path().join("bucket").display());
+    let source = project(GOOD, "export default { fetch() { return new Response('1') } }");
+    let source_dir = source.path().to_str().expect("UTF-8");
+    let deploy = || {
+        let output = celld(&["deploy", source_dir, "--json"], &[("CELLD_BUCKET", &url)]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("one JSON document")
+    };
+    let first = deploy();
+    assert_eq!(
+        (&first["unchanged"], &first["previous"]),
+        (&false.into(), &serde_json::Value::Null)
+    );
+    let objects = deployed(dir.path()).len();
+    assert!(objects >= 3, "{objects}");
+    let again = deploy();
+    assert_eq!((&again["unchanged"], &again["version"]), (&true.into(), &first["version"]));
+    assert_eq!(deployed(dir.path()).len(), objects);
+    std::fs::write(
+        source.path().join("index.js"),
+        "export default { fetch() { return new Response('2') } }",
+    )
+    .expect("write");
+    let second = deploy();
+    assert_eq!(second["previous"], first["version"]);
+    assert_ne!(second["version"], first["version"]);
+}
+
+#[test]
+fn a_class_that_is_served_goes_by_a_migration_only() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}", dir.path().join("bucket").display());
+    let text =
+        |migrations: &str| GOOD.replace(" }", &format!(", \"migrations\": [{migrations}] }}"));
+    let deploy = |migrations: &str| {
+        let source = project(&text(migrations), "export default {}");
+        celld(&["deploy", source.path().to_str().expect("UTF-8"), "--bucket", &url], &[])
+    };
+    let first = r#"{ "tag": "v1", "new_sqlite_classes": ["A"] }"#;
+    assert_eq!(deploy(first).status.code(), Some(0));
+    let lost = deploy(r#"{ "tag": "v1", "new_sqlite_classes": ["B"] }"#);
+    assert_eq!(lost.status.code(), Some(1));
+    assert!(stderr(&lost).contains("the class \"A\""), "{}", stderr(&lost));
+    let renamed = deploy(&format!(
+        "{first}, {{ \"tag\": \"v2\", \"renamed_classes\": [{{ \"from\": \"A\", \"to\": \"B\" }}] }}"
+    ));
+    assert_eq!(renamed.status.code(), Some(0), "{}", stderr(&renamed));
+    let deleted = deploy(&format!("{first}, {{ \"tag\": \"v2\", \"deleted_classes\": [\"A\"] }}"));
+    assert_eq!(deleted.status.code(), Some(0), "{}", stderr(&deleted));
+}
+
+#[test]
+fn a_build_that_fails_is_told_readably() {
+    let dir = project(GOOD, "import './lost.js'");
+    let output =
+        celld(&["deploy", "--dry-run", "--json", dir.path().to_str().expect("UTF-8")], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("index.js:1: imports \"./lost.js\", which does not exist"),
+        "{}",
+        stderr(&output)
+    );
+    let document: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(document["ok"], false);
+}
