@@ -108,7 +108,7 @@ fn memory_without_end_ends_the_turn_and_no_neighbour() {
         "const all = []; for (;;) all.push(new Array(1000).fill(all.length));",
         "const all = new Map(); for (let i = 0; ; i++) all.set(i, String(i));",
         "let all = 'x'; const kept = []; for (let i = 0; ; i++) kept.push(all.padEnd(100000, String(i)));",
-        "new Array(1 << 24).fill({});",
+        "const all = []; for (;;) all.push(new Array(1 << 21).fill(0));",
         "const all = []; for (;;) all.push(() => all);",
         "const loop = (x) => Promise.resolve([x, x]).then((y) => Promise.all([loop(y), loop(y)])); await loop([]);",
         "const all = []; for (let i = 0; ; i++) { all.push(i); all.push(Symbol(String(i))); }",
