@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use glommio::{LocalExecutorBuilder, PoolPlacement};
 
+use crate::heart;
+
 /// JavaScript slices are short but not that short: at 1 ms a busy task delays timers, completions
 /// and wake-ups by 3 ms at most (measured; glommio's default of 100 ms delays them by 200 ms).
 const PREEMPT: Duration = Duration::from_millis(1);
@@ -54,7 +56,10 @@ where
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || match builder.make() {
-            Ok(executor) => Some(executor.run(async move { make().await })),
+            Ok(executor) => Some(executor.run(async move {
+                heart::attach();
+                make().await
+            })),
             Err(error) => {
                 eprintln!("celld: cannot start an executor: {error}");
                 None
@@ -72,7 +77,10 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
         .make()
         .map_err(|error| io::Error::other(error.to_string()))
         .expect("an executor starts where the pre-flight passes")
-        .run(future)
+        .run(async {
+            heart::attach();
+            future.await
+        })
 }
 
 fn builder(name: &str, placement: Placement, spin: Duration) -> LocalExecutorBuilder {

@@ -5,7 +5,8 @@
 //! else: the preempt timer is 1 ms (with the default of 100 ms a busy task delays every timer and
 //! every wake-up by as much), tasks are unwind-guarded (an unguarded panic ends the executor's
 //! thread), only `SocketAddr`s reach the sockets (names would be resolved on the executor), and
-//! blocking work has a pool of its own (glommio's is one thread, and dies with a panic).
+//! blocking work has a pool of its own (glommio's is one thread, and dies with a panic), and a beat
+//! wakes executors that went to sleep on runnable tasks (`heart`).
 //!
 //! Invariant: nothing here is `Send` unless it says so. A shard shares nothing.
 #![deny(missing_docs)]
@@ -13,6 +14,7 @@
 mod blocking;
 mod clock;
 mod executor;
+mod heart;
 pub mod http_client;
 pub mod hyper_io;
 mod mesh;
