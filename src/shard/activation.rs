@@ -61,7 +61,10 @@ pub(crate) async fn activate(shard: &Rc<Shard>, id: &CellId) -> Result<Activated
                 match restore(&shard.bucket, id, record.base, record.epoch, place).await {
                     Ok(Restored { image, strays, .. }) => {
                         for stray in strays {
-                            eprintln!("celld: cell {id}: {} does not count: {:?}", stray.key, stray.reason);
+                            eprintln!(
+                                "celld: cell {id}: {} does not count: {:?}",
+                                stray.key, stray.reason
+                            );
                         }
                         let txid = image.position().txid;
                         restored = Some(image);

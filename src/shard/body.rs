@@ -89,7 +89,9 @@ impl Body for HttpBody {
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
             Flow::Stream(stream, _) => stream.as_mut().poll_next(cx).map(|piece| {
-                piece.map(|piece| piece.map(Frame::data).map_err(|failure| BodyError(failure.message)))
+                piece.map(|piece| {
+                    piece.map(Frame::data).map_err(|failure| BodyError(failure.message))
+                })
             }),
         }
     }

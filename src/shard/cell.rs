@@ -108,11 +108,7 @@ impl Cell {
             class,
             name: RefCell::new(None),
             shard: Rc::downgrade(shard),
-            state: RefCell::new(State {
-                phase: Phase::Cold,
-                arrivals: VecDeque::new(),
-                life: 0,
-            }),
+            state: RefCell::new(State { phase: Phase::Cold, arrivals: VecDeque::new(), life: 0 }),
         })
     }
 
@@ -308,12 +304,7 @@ impl Cell {
     }
 
     /// `blockConcurrencyWhile` has ended.
-    pub fn unblock(
-        self: &Rc<Self>,
-        host: &Rc<Host>,
-        section: SectionId,
-        why: Option<Failure>,
-    ) {
+    pub fn unblock(self: &Rc<Self>, host: &Rc<Host>, section: SectionId, why: Option<Failure>) {
         if let Some(why) = why {
             return self.reset(&why);
         }

@@ -161,11 +161,8 @@ async fn dispatch(shard: &Rc<Shard>, asked: Asked) -> Response<HttpBody> {
             } else {
                 StatusCode::INTERNAL_SERVER_ERROR
             };
-            let shown = if shard.is_dev {
-                full_text(&error)
-            } else {
-                format!("{}\n", public_text(&error))
-            };
+            let shown =
+                if shard.is_dev { full_text(&error) } else { format!("{}\n", public_text(&error)) };
             plain(status, shown)
         }
     }

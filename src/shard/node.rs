@@ -139,12 +139,7 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
     let authority = Arc::new(Authority::default());
     let status =
         Arc::new(Status::new(options.node.to_string(), session.to_string(), options.shards));
-    let common = Common {
-        facts,
-        authority,
-        status,
-        bucket: options.bucket.clone(),
-    };
+    let common = Common { facts, authority, status, bucket: options.bucket.clone() };
     let (orders, threads) = start_shards(&common)?;
     let node = Node { common, orders, listen, signals, options };
     let io = rt::spawn_thread("io", Placement::Floating, Duration::ZERO, move || node.run())?;

@@ -79,11 +79,7 @@ struct Way {
 impl Peers {
     pub fn new(senders: Vec<Option<rt::MeshSender<Box<Message>>>>) -> Self {
         let way = |sender| {
-            Rc::new(Way {
-                sender,
-                waiting: RefCell::default(),
-                is_sending: StdCell::new(false),
-            })
+            Rc::new(Way { sender, waiting: RefCell::default(), is_sending: StdCell::new(false) })
         };
         let ways = senders.into_iter().map(|sender| sender.map(way)).collect();
         Self { ways, ..Self::default() }

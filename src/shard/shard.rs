@@ -150,7 +150,8 @@ impl Shard {
     /// Sends a request to a cell, here or on the shard that owns it.
     pub fn fetch_cell(self: &Rc<Self>, target: Target, asked: Asked, reply: Reply) {
         let Some(id) = CellId::new(&target.namespace, &target.id) else {
-            let text = format!("not the name of a Durable Object: {}/{}", target.namespace, target.id);
+            let text =
+                format!("not the name of a Durable Object: {}/{}", target.namespace, target.id);
             return reply.send(Err(failure("TypeError", text)));
         };
         let owner = id.shard(self.facts.shards);

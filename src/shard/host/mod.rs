@@ -7,20 +7,21 @@ use std::cell::{Cell as StdCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
 
 use celld_rt as rt;
 use celld_v8host::{
-    Answer, Body, CallId, CellSlot, EventId, Failure, HostCall, Input, Origin, Realm, Request,
-    Response, Script, SectionId, StreamId, Termination, TimerId, Turn,
+    Answer, CallId, CellSlot, EventId, Failure, HostCall, Input, Origin, Realm, Request, Response,
+    Script, SectionId, StreamId, Termination, TimerId, Turn,
 };
-use futures_util::StreamExt as _;
 use rustc_hash::FxHashMap;
 
-use crate::body::{Answered, Asked, Flow, Outcome, failure};
+use crate::body::{Asked, Flow, Outcome, failure};
 use crate::cell::Cell;
-use crate::pulled::{Pulled, Sink, Source as PullSource};
+use crate::pulled::Sink;
 use crate::shard::Shard;
+
+mod perform;
+mod streams;
 
 /// Turns are driven for this long before sockets and timers of the shard get their turn.
 const SLICE_US: u64 = 2_000;
@@ -56,6 +57,8 @@ struct Table {
     sources: FxHashMap<StreamId, Source>,
     sinks: FxHashMap<StreamId, (Rc<RefCell<Sink>>, EventId)>,
     cells: FxHashMap<CellSlot, Rc<Cell>>,
+    /// The event in which a cell's constructor runs; it is over when that is.
+    opening: FxHashMap<CellSlot, EventId>,
 }
 
 /// One event that JavaScript works on.
@@ -181,6 +184,7 @@ impl Host {
         open: celld_v8host::OpenCell,
     ) {
         let event = self.open_event(Some(cell.clone()), Reply::Nobody);
+        self.table.borrow_mut().opening.insert(slot, event);
         self.deliver(Input::OpenCell { event, cell: slot, open });
     }
 
@@ -191,6 +195,7 @@ impl Host {
         {
             let mut table = self.table.borrow_mut();
             let ours = |origin: &Origin| origin.cell == Some(slot);
+            table.opening.remove(&slot);
             table.calls.retain(|_, origin| !ours(origin));
             table.timers.retain(|_, origin| !ours(origin));
             let events: Vec<EventId> = table
@@ -415,14 +420,8 @@ impl Host {
             Reply::Nobody => None,
             Reply::Task(_) | Reply::Call(..) | Reply::Shard(..) => Some(reply),
         };
-        let event = Event {
-            cell,
-            reply,
-            done: false,
-            sinks: 0,
-            timers: Vec::new(),
-            sources: Vec::new(),
-        };
+        let event =
+            Event { cell, reply, done: false, sinks: 0, timers: Vec::new(), sources: Vec::new() };
         self.table.borrow_mut().events.insert(id, event);
         id
     }
@@ -448,6 +447,14 @@ impl Host {
         }
     }
 
+    /// JavaScript is through with an event; streams of it may still be read.
+    fn done(self: &Rc<Self>, id: EventId) {
+        if let Some(event) = self.table.borrow_mut().events.get_mut(&id) {
+            event.done = true;
+        }
+        self.finish_if_idle(id);
+    }
+
     fn finish_if_idle(self: &Rc<Self>, id: EventId) {
         let over = self
             .table
@@ -458,340 +465,5 @@ impl Host {
         if over {
             self.finish(id);
         }
-    }
-
-    /// Performs what JavaScript asked for: what others can observe goes through the output gate of
-    /// its cell, the rest happens at once.
-    fn perform(self: &Rc<Self>, call: HostCall) {
-        let slot = match &call {
-            HostCall::Respond { cell, .. } => *cell,
-            HostCall::Fetch { call, origin, .. }
-            | HostCall::FetchCell { call, origin, .. }
-            | HostCall::Sync { call, origin, .. } => {
-                self.table.borrow_mut().calls.insert(*call, *origin);
-                origin.cell
-            }
-            HostCall::Chunk { origin, .. } => origin.cell,
-            HostCall::Opened { .. }
-            | HostCall::Done { .. }
-            | HostCall::Abandon { .. }
-            | HostCall::SetTimer { .. }
-            | HostCall::ClearTimer { .. }
-            | HostCall::Pull { .. }
-            | HostCall::Cancel { .. }
-            | HostCall::BlockConcurrency { .. }
-            | HostCall::Unblock { .. }
-            | HostCall::AbortCell { .. }
-            | HostCall::Log { .. }
-            | HostCall::Uncaught { .. } => return self.perform_inside(call),
-        };
-        let Some(slot) = slot else { return self.release(call) };
-        let cell = self.table.borrow().cells.get(&slot).cloned();
-        match cell {
-            Some(cell) => cell.hold(self, call),
-            // The cell was reset in this very turn: nothing of it may leave.
-            None => self.dropped(call),
-        }
-    }
-
-    /// Performs a call whose gate is open.
-    pub fn release(self: &Rc<Self>, call: HostCall) {
-        match call {
-            HostCall::Respond { event, response, .. } => {
-                let reply = {
-                    let mut table = self.table.borrow_mut();
-                    let Some(event) = table.events.get_mut(&event) else { return };
-                    event.reply.take()
-                };
-                let outcome = response.map(|response| self.answered(response, event));
-                if let Some(reply) = reply {
-                    reply.send(outcome);
-                }
-                self.finish_if_idle(event);
-            }
-            HostCall::Fetch { call, origin, request } => self.fetch_out(call, origin, request),
-            HostCall::FetchCell { call, origin, stub: _, target, request } => {
-                let Some(shard) = self.shard.upgrade() else { return };
-                let asked = self.asked(request, origin.event);
-                shard.fetch_cell(target, asked, Reply::Call(Rc::downgrade(self), call));
-            }
-            HostCall::Chunk { stream, chunk, .. } => self.sink_push(stream, chunk),
-            HostCall::Sync { call, origin, .. } => self.answer_done(call, origin),
-            other => unreachable!("this call has no gate: {other:?}"),
-        }
-    }
-
-    /// The gate broke: the call is not performed, who waits for it is told by the cell's reset.
-    pub fn dropped(self: &Rc<Self>, call: HostCall) {
-        match call {
-            HostCall::Respond { event, .. } => self.fail_event(event, &crate::cell::reset_failure()),
-            HostCall::Chunk { stream, .. } => {
-                self.sink_push(stream, Err(crate::cell::reset_failure()));
-            }
-            HostCall::Fetch { call, .. }
-            | HostCall::FetchCell { call, .. }
-            | HostCall::Sync { call, .. } => {
-                self.table.borrow_mut().calls.remove(&call);
-            }
-            other => unreachable!("this call has no gate: {other:?}"),
-        }
-    }
-
-    /// Calls that nobody outside can observe.
-    fn perform_inside(self: &Rc<Self>, call: HostCall) {
-        match call {
-            HostCall::Opened { cell, result } => {
-                self.with_cell(cell, |cell| cell.opened(self, result));
-            }
-            HostCall::Done { event } => {
-                if let Some(event) = self.table.borrow_mut().events.get_mut(&event) {
-                    event.done = true;
-                }
-                self.finish_if_idle(event);
-            }
-            HostCall::Abandon { call } => {
-                self.table.borrow_mut().calls.remove(&call);
-            }
-            HostCall::SetTimer { timer, origin, delay_ms } => {
-                self.set_timer(timer, origin, Duration::from_millis(delay_ms));
-            }
-            HostCall::ClearTimer { timer } => {
-                self.table.borrow_mut().timers.remove(&timer);
-            }
-            HostCall::Pull { stream, origin } => self.pull(stream, origin),
-            HostCall::Cancel { stream } => {
-                self.table.borrow_mut().sources.remove(&stream);
-            }
-            HostCall::BlockConcurrency { cell, section, .. } => {
-                self.with_cell(cell, |cell| cell.block(section));
-            }
-            HostCall::Unblock { cell, section, failure } => {
-                self.with_cell(cell, |cell| cell.unblock(self, section, failure));
-            }
-            HostCall::AbortCell { cell, failure } => self.with_cell(cell, |c| c.reset(&failure)),
-            HostCall::Log { level, message, .. } => self.log(level, &message),
-            HostCall::Uncaught { failure, .. } => {
-                eprintln!("Uncaught {}: {}\n{}", failure.name, failure.message, failure.stack);
-            }
-            other => unreachable!("this call has a gate: {other:?}"),
-        }
-    }
-
-    fn log(&self, level: celld_v8host::LogLevel, message: &str) {
-        let mark = match level {
-            celld_v8host::LogLevel::Debug => "[debug] ",
-            celld_v8host::LogLevel::Log | celld_v8host::LogLevel::Info => "",
-            celld_v8host::LogLevel::Warn => "[warn] ",
-            celld_v8host::LogLevel::Error => "[error] ",
-        };
-        eprintln!("{mark}{message}");
-    }
-
-    fn with_cell(&self, slot: CellSlot, act: impl FnOnce(&Rc<Cell>)) {
-        let cell = self.table.borrow().cells.get(&slot).cloned();
-        if let Some(cell) = cell {
-            act(&cell);
-        }
-    }
-
-    fn set_timer(self: &Rc<Self>, timer: TimerId, origin: Origin, delay: Duration) {
-        {
-            let mut table = self.table.borrow_mut();
-            table.timers.insert(timer, origin);
-            if let Some(event) = table.events.get_mut(&origin.event) {
-                event.timers.push(timer);
-            }
-        }
-        let host = Rc::downgrade(self);
-        rt::spawn(async move {
-            rt::sleep(delay).await;
-            let Some(host) = host.upgrade() else { return };
-            // A cleared timer, or one of an event that is over, is no longer in the table.
-            let origin = host.table.borrow().timers.get(&timer).copied();
-            if let Some(origin) = origin {
-                host.admit(origin, Input::Timer { timer });
-            }
-        });
-    }
-
-    fn fetch_out(self: &Rc<Self>, call: CallId, origin: Origin, request: Request) {
-        let Some(shard) = self.shard.upgrade() else { return };
-        let asked = self.asked(request, origin.event);
-        let host = self.clone();
-        rt::spawn(async move {
-            let outcome = shard.fetch_out(asked).await;
-            host.answer_response(call, outcome);
-        });
-    }
-
-    fn pull(self: &Rc<Self>, stream: StreamId, origin: Origin) {
-        let flow = {
-            let mut table = self.table.borrow_mut();
-            match table.sources.insert(stream, Source::Pulled) {
-                Some(Source::Waiting(flow)) => flow,
-                // One question at a time: the answer to the first is on its way.
-                Some(Source::Pulled) => return,
-                None => {
-                    table.sources.remove(&stream);
-                    drop(table);
-                    return self.admit(origin, Input::Chunk { stream, chunk: Ok(None) });
-                }
-            }
-        };
-        let host = self.clone();
-        rt::spawn(async move {
-            let (flow, piece) = next_piece(flow).await;
-            let still_wanted = {
-                let mut table = host.table.borrow_mut();
-                match (table.sources.contains_key(&stream), &piece) {
-                    (true, Ok(Some(_))) => {
-                        table.sources.insert(stream, Source::Waiting(flow));
-                        true
-                    }
-                    (true, _) => table.sources.remove(&stream).is_some(),
-                    (false, _) => false,
-                }
-            };
-            if still_wanted {
-                host.admit(origin, Input::Chunk { stream, chunk: piece });
-            }
-        });
-    }
-
-    fn sink_push(
-        self: &Rc<Self>,
-        stream: StreamId,
-        chunk: Result<Option<bytes::Bytes>, Failure>,
-    ) {
-        let last = !matches!(chunk, Ok(Some(_)));
-        let sink = self.table.borrow().sinks.get(&stream).map(|(sink, _)| sink.clone());
-        if let Some(sink) = sink {
-            sink.borrow_mut().push(chunk);
-        }
-        if last {
-            self.sink_closed(stream);
-        }
-    }
-
-    /// The reader of a stream of ours has gone away.
-    pub fn sink_cancelled(self: &Rc<Self>, stream: StreamId) {
-        let known = self.table.borrow().sinks.contains_key(&stream);
-        if known {
-            self.sink_closed(stream);
-            let reason = "the reader has gone away".to_owned();
-            self.deliver(Input::Cancel { stream, reason });
-        }
-    }
-
-    fn sink_closed(self: &Rc<Self>, stream: StreamId) {
-        let event = {
-            let mut table = self.table.borrow_mut();
-            let Some((_, id)) = table.sinks.remove(&stream) else { return };
-            if let Some(event) = table.events.get_mut(&id) {
-                event.sinks -= 1;
-            }
-            id
-        };
-        self.finish_if_idle(event);
-    }
-
-    /// A body on its way into JavaScript.
-    fn body_in(&self, flow: Flow, event: EventId) -> Body {
-        match flow {
-            Flow::Empty => Body::Empty,
-            Flow::Bytes(bytes) => Body::Bytes(bytes),
-            Flow::Stream(stream, length) => {
-                let id = StreamId(self.next_stream.get());
-                self.next_stream.set(id.0 + 2);
-                let mut table = self.table.borrow_mut();
-                table.sources.insert(id, Source::Waiting(Flow::Stream(stream, length)));
-                if let Some(event) = table.events.get_mut(&event) {
-                    event.sources.push(id);
-                }
-                Body::Stream { id, length }
-            }
-        }
-    }
-
-    /// A body on its way out. An even stream is one that came in and was never read here: it is
-    /// handed on as it is.
-    fn body_out(self: &Rc<Self>, body: Body, event: EventId) -> Flow {
-        match body {
-            Body::Empty => Flow::Empty,
-            Body::Bytes(bytes) => Flow::Bytes(bytes),
-            Body::Stream { id, length } if id.0 % 2 == 0 => {
-                match self.table.borrow_mut().sources.remove(&id) {
-                    Some(Source::Waiting(flow)) => flow,
-                    Some(Source::Pulled) | None => {
-                        let why = failure("TypeError", "the body has already been read");
-                        let broken = futures_util::stream::iter([Err(why)]);
-                        Flow::Stream(Box::pin(broken), length)
-                    }
-                }
-            }
-            Body::Stream { id, length } => {
-                let sink = Rc::new(RefCell::new(Sink::default()));
-                let mut table = self.table.borrow_mut();
-                table.sinks.insert(id, (sink.clone(), event));
-                if let Some(event) = table.events.get_mut(&event) {
-                    event.sinks += 1;
-                }
-                drop(table);
-                let stream = JsStream { host: Rc::downgrade(self), id };
-                Flow::Stream(Box::pin(Pulled::new(stream, sink)), length)
-            }
-        }
-    }
-
-    fn asked(self: &Rc<Self>, request: Request, event: EventId) -> Asked {
-        Asked {
-            method: request.method,
-            url: request.url,
-            headers: request.headers,
-            body: self.body_out(request.body, event),
-            redirect: request.redirect,
-        }
-    }
-
-    fn answered(self: &Rc<Self>, response: Response, event: EventId) -> Answered {
-        Answered {
-            status: response.status,
-            status_text: response.status_text,
-            headers: response.headers,
-            body: self.body_out(response.body, event),
-            url: response.url,
-            redirected: response.redirected,
-        }
-    }
-}
-
-/// A stream that JavaScript makes.
-struct JsStream {
-    host: Weak<Host>,
-    id: StreamId,
-}
-
-impl PullSource for JsStream {
-    fn pull(&self) {
-        if let Some(host) = self.host.upgrade() {
-            host.deliver(Input::Pull { stream: self.id });
-        }
-    }
-
-    fn cancel(&self) {
-        if let Some(host) = self.host.upgrade() {
-            host.sink_cancelled(self.id);
-        }
-    }
-}
-
-async fn next_piece(flow: Flow) -> (Flow, Result<Option<bytes::Bytes>, Failure>) {
-    match flow {
-        Flow::Empty => (Flow::Empty, Ok(None)),
-        Flow::Bytes(bytes) => (Flow::Empty, Ok(Some(bytes))),
-        Flow::Stream(mut stream, length) => match stream.next().await {
-            Some(piece) => (Flow::Stream(stream, length), piece.map(Some)),
-            None => (Flow::Empty, Ok(None)),
-        },
     }
 }

@@ -1,0 +1,175 @@
+//! What JavaScript asks for, performed: at once, or when the output gate of its cell opens.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use celld_rt as rt;
+use celld_v8host::{CallId, CellSlot, HostCall, Input, LogLevel, Origin, Request, TimerId};
+
+use super::{Host, Reply};
+use crate::cell::{self, Cell};
+
+impl Host {
+    /// Performs what JavaScript asked for: what others can observe goes through the output gate of
+    /// its cell, the rest happens at once.
+    pub(super) fn perform(self: &Rc<Self>, call: HostCall) {
+        let slot = match &call {
+            HostCall::Respond { cell, .. } => *cell,
+            HostCall::Fetch { call, origin, .. }
+            | HostCall::FetchCell { call, origin, .. }
+            | HostCall::Sync { call, origin, .. } => {
+                self.table.borrow_mut().calls.insert(*call, *origin);
+                origin.cell
+            }
+            HostCall::Chunk { origin, .. } => origin.cell,
+            HostCall::Opened { .. }
+            | HostCall::Done { .. }
+            | HostCall::Abandon { .. }
+            | HostCall::SetTimer { .. }
+            | HostCall::ClearTimer { .. }
+            | HostCall::Pull { .. }
+            | HostCall::Cancel { .. }
+            | HostCall::BlockConcurrency { .. }
+            | HostCall::Unblock { .. }
+            | HostCall::AbortCell { .. }
+            | HostCall::Log { .. }
+            | HostCall::Uncaught { .. } => return self.perform_inside(call),
+        };
+        let Some(slot) = slot else { return self.release(call) };
+        let cell = self.table.borrow().cells.get(&slot).cloned();
+        match cell {
+            Some(cell) => cell.hold(self, call),
+            // The cell was reset in this very turn: nothing of it may leave.
+            None => self.dropped(call),
+        }
+    }
+
+    /// Performs a call whose gate is open.
+    pub fn release(self: &Rc<Self>, call: HostCall) {
+        match call {
+            HostCall::Respond { event, response, .. } => {
+                let reply = {
+                    let mut table = self.table.borrow_mut();
+                    let Some(event) = table.events.get_mut(&event) else { return };
+                    event.reply.take()
+                };
+                let outcome = response.map(|response| self.answered(response, event));
+                if let Some(reply) = reply {
+                    reply.send(outcome);
+                }
+                self.finish_if_idle(event);
+            }
+            HostCall::Fetch { call, origin, request } => self.fetch_out(call, origin, request),
+            HostCall::FetchCell { call, origin, stub: _, target, request } => {
+                let Some(shard) = self.shard.upgrade() else { return };
+                let asked = self.asked(request, origin.event);
+                shard.fetch_cell(target, asked, Reply::Call(Rc::downgrade(self), call));
+            }
+            HostCall::Chunk { stream, chunk, .. } => self.sink_push(stream, chunk),
+            HostCall::Sync { call, origin, .. } => self.answer_done(call, origin),
+            other => unreachable!("this call has no gate: {other:?}"),
+        }
+    }
+
+    /// The gate broke: the call is not performed, who waits for it is told by the cell's reset.
+    pub fn dropped(self: &Rc<Self>, call: HostCall) {
+        match call {
+            HostCall::Respond { event, .. } => self.fail_event(event, &cell::reset_failure()),
+            HostCall::Chunk { stream, .. } => {
+                self.sink_push(stream, Err(cell::reset_failure()));
+            }
+            HostCall::Fetch { call, .. }
+            | HostCall::FetchCell { call, .. }
+            | HostCall::Sync { call, .. } => {
+                self.table.borrow_mut().calls.remove(&call);
+            }
+            other => unreachable!("this call has no gate: {other:?}"),
+        }
+    }
+
+    /// Calls that nobody outside can observe.
+    fn perform_inside(self: &Rc<Self>, call: HostCall) {
+        match call {
+            HostCall::Opened { cell, result } => {
+                let event = self.table.borrow_mut().opening.remove(&cell);
+                self.with_cell(cell, |cell| cell.opened(self, result));
+                if let Some(event) = event {
+                    self.done(event);
+                }
+            }
+            HostCall::Done { event } => self.done(event),
+            HostCall::Abandon { call } => {
+                self.table.borrow_mut().calls.remove(&call);
+            }
+            HostCall::SetTimer { timer, origin, delay_ms } => {
+                self.set_timer(timer, origin, Duration::from_millis(delay_ms));
+            }
+            HostCall::ClearTimer { timer } => {
+                self.table.borrow_mut().timers.remove(&timer);
+            }
+            HostCall::Pull { stream, origin } => self.pull(stream, origin),
+            HostCall::Cancel { stream } => {
+                self.table.borrow_mut().sources.remove(&stream);
+            }
+            HostCall::BlockConcurrency { cell, section, .. } => {
+                self.with_cell(cell, |cell| cell.block(section));
+            }
+            HostCall::Unblock { cell, section, failure } => {
+                self.with_cell(cell, |cell| cell.unblock(self, section, failure));
+            }
+            HostCall::AbortCell { cell, failure } => self.with_cell(cell, |c| c.reset(&failure)),
+            HostCall::Log { level, message, .. } => self.log(level, &message),
+            HostCall::Uncaught { failure, .. } => {
+                eprintln!("Uncaught {}: {}\n{}", failure.name, failure.message, failure.stack);
+            }
+            other => unreachable!("this call has a gate: {other:?}"),
+        }
+    }
+
+    fn log(&self, level: LogLevel, message: &str) {
+        let mark = match level {
+            LogLevel::Debug => "[debug] ",
+            LogLevel::Log | LogLevel::Info => "",
+            LogLevel::Warn => "[warn] ",
+            LogLevel::Error => "[error] ",
+        };
+        eprintln!("{mark}{message}");
+    }
+
+    fn with_cell(&self, slot: CellSlot, act: impl FnOnce(&Rc<Cell>)) {
+        let cell = self.table.borrow().cells.get(&slot).cloned();
+        if let Some(cell) = cell {
+            act(&cell);
+        }
+    }
+
+    fn set_timer(self: &Rc<Self>, timer: TimerId, origin: Origin, delay: Duration) {
+        {
+            let mut table = self.table.borrow_mut();
+            table.timers.insert(timer, origin);
+            if let Some(event) = table.events.get_mut(&origin.event) {
+                event.timers.push(timer);
+            }
+        }
+        let host = Rc::downgrade(self);
+        rt::spawn(async move {
+            rt::sleep(delay).await;
+            let Some(host) = host.upgrade() else { return };
+            // A cleared timer, or one of an event that is over, is no longer in the table.
+            let origin = host.table.borrow().timers.get(&timer).copied();
+            if let Some(origin) = origin {
+                host.admit(origin, Input::Timer { timer });
+            }
+        });
+    }
+
+    fn fetch_out(self: &Rc<Self>, call: CallId, origin: Origin, request: Request) {
+        let Some(shard) = self.shard.upgrade() else { return };
+        let asked = self.asked(request, origin.event);
+        let host = self.clone();
+        rt::spawn(async move {
+            let outcome = shard.fetch_out(asked).await;
+            host.answer_response(call, outcome);
+        });
+    }
+}
