@@ -5,9 +5,11 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use celld_v8host::Failure;
+use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{LocalBoxStream, Stream};
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
@@ -126,12 +128,28 @@ pub(crate) struct SocketBody {
     body: hyper::body::Incoming,
     left: u64,
     limit: u64,
+    patience: Option<Duration>,
+    /// Runs while a piece is awaited.
+    stall: Option<LocalBoxFuture<'static, ()>>,
 }
 
 impl SocketBody {
-    /// Fails once more than `limit` bytes came.
-    pub fn new(body: hyper::body::Incoming, limit: u64) -> Self {
-        Self { body, left: limit, limit }
+    /// The body of a server's answer.
+    pub fn of_server(body: hyper::body::Incoming) -> Self {
+        Self { body, left: u64::MAX, limit: u64::MAX, patience: None, stall: None }
+    }
+
+    /// The body of a client's request. Fails once more than `limit` bytes came, or when the next
+    /// piece is awaited for longer than `patience`.
+    pub fn of_client(body: hyper::body::Incoming, limit: u64, patience: Duration) -> Self {
+        Self { body, left: limit, limit, patience: Some(patience), stall: None }
+    }
+
+    /// Nothing has come: ready once that lasts for too long.
+    fn poll_stall(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(patience) = self.patience else { return Poll::Pending };
+        let stall = self.stall.get_or_insert_with(|| Box::pin(celld_rt::sleep(patience)));
+        stall.as_mut().poll(cx)
     }
 }
 
@@ -141,7 +159,12 @@ impl Stream for SocketBody {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             let frame = match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    return self.poll_stall(cx).map(|()| {
+                        let text = "Network connection lost: the body came too slowly";
+                        Some(Err(failure("Error", text)))
+                    });
+                }
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(Err(error))) => {
                     let text = format!("Network connection lost while reading the body: {error}");
@@ -149,6 +172,7 @@ impl Stream for SocketBody {
                 }
                 Poll::Ready(Some(Ok(frame))) => frame,
             };
+            self.stall = None;
             // Trailers are not visible to Workers.
             let Ok(data) = frame.into_data() else { continue };
             if data.is_empty() {

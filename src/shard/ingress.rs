@@ -14,14 +14,16 @@ use celld_rt as rt;
 use celld_rt::hyper_io::{HyperIo, HyperTimer};
 use celld_v8host::Redirect;
 use futures_lite::FutureExt as _;
-use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, TRANSFER_ENCODING};
-use http::{Request, Response, StatusCode};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 
+use crate::address::{Refusal, url_of};
 use crate::body::{Answered, Asked, Flow, HttpBody, SocketBody, failure};
 use crate::shard::Shard;
+use crate::socket::ClientSocket;
 
 /// As on Cloudflare.
 const URI_BYTES_MAX: usize = 16 << 10;
@@ -35,6 +37,9 @@ const BODY_BYTES_MAX: u64 = 500 << 20;
 const WHOLE_BODY_MAX: u64 = 64 << 10;
 /// A client that sends its head or its small body slower than this is cut off.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
+/// A client that takes nothing of a response, or sends nothing of a body that is wanted, for this
+/// long is cut off.
+const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Health for load balancers and supervisors; the only path that is not the application's.
 pub(crate) const HEALTH_PATH: &str = "/.well-known/celld/health";
 /// Only for `celld dev`.
@@ -68,22 +73,32 @@ impl Drop for Connection {
     }
 }
 
+/// The two ends of a connection.
+#[derive(Clone, Copy)]
+struct Ends {
+    peer: Option<SocketAddr>,
+    local: Option<SocketAddr>,
+}
+
 async fn connection(shard: Rc<Shard>, stream: rt::net::TcpStream) {
-    let peer = stream.peer_addr().ok();
+    let ends = Ends { peer: stream.peer_addr().ok(), local: stream.local_addr().ok() };
+    // Cannot fail: the time is not zero.
+    let _no_limit = stream.set_write_timeout(Some(STALL_LIMIT));
     let service_shard = shard.clone();
     let service = service_fn(move |request| {
         let shard = service_shard.clone();
-        async move { Ok::<_, std::convert::Infallible>(respond(&shard, request, peer).await) }
+        async move { Ok::<_, std::convert::Infallible>(respond(&shard, request, ends).await) }
     });
+    // Without `pipeline_flush`: with it, an answer stays in the buffer for as long as a part of a
+    // further request is there, and the answer to a malformed one is never sent.
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
         .keep_alive(true)
-        .pipeline_flush(true)
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEADER_BYTES_MAX + URI_BYTES_MAX)
         .timer(HyperTimer)
         .header_read_timeout(HEAD_LIMIT);
-    let mut served = pin!(builder.serve_connection(HyperIo(stream), service));
+    let mut served = pin!(builder.serve_connection(HyperIo(ClientSocket::new(stream)), service));
     let finished = async {
         // An error here is the client's: a reset, a malformed head (answered by hyper), a stall.
         let _client_error = served.as_mut().await;
@@ -102,7 +117,7 @@ async fn connection(shard: Rc<Shard>, stream: rt::net::TcpStream) {
 async fn respond(
     shard: &Rc<Shard>,
     request: Request<Incoming>,
-    peer: Option<SocketAddr>,
+    ends: Ends,
 ) -> Response<HttpBody> {
     if request.uri().path() == HEALTH_PATH {
         return shard.status.health_response();
@@ -111,12 +126,13 @@ async fn respond(
         return scheduled(shard, request.uri().query().unwrap_or_default()).await;
     }
     let started = rt::mono_us();
+    let is_head = request.method() == Method::HEAD;
     let line = shard.log_requests.then(|| {
         let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
         format!("{} {}", request.method(), target)
     });
-    let response = match asked(request, peer).await {
-        Ok(asked) => dispatch(shard, asked).await,
+    let response = match asked(request, ends).await {
+        Ok(asked) => dispatch(shard, asked, is_head).await,
         Err((status, text)) => plain(status, text),
     };
     if let Some(line) = line {
@@ -151,10 +167,10 @@ fn full_text(error: &celld_v8host::Failure) -> String {
     format!("{}: {}\n{}\n", error.name, error.message, error.stack)
 }
 
-async fn dispatch(shard: &Rc<Shard>, asked: Asked) -> Response<HttpBody> {
+async fn dispatch(shard: &Rc<Shard>, asked: Asked, is_head: bool) -> Response<HttpBody> {
     let outcome = shard.fetch_worker(asked).await;
     match outcome {
-        Ok(answered) => http_response(answered),
+        Ok(answered) => http_response(answered, is_head),
         Err(error) => {
             let status = if error.overloaded || error.retryable {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -180,8 +196,8 @@ fn public_text(error: &celld_v8host::Failure) -> &'static str {
 /// Turns hyper's request into ours, or says with which status it is refused.
 async fn asked(
     request: Request<Incoming>,
-    peer: Option<SocketAddr>,
-) -> Result<Asked, (StatusCode, String)> {
+    ends: Ends,
+) -> Result<Asked, Refusal> {
     let (mut parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     if target.len() > URI_BYTES_MAX {
@@ -194,19 +210,8 @@ async fn asked(
         let text = format!("the headers are larger than {HEADER_BYTES_MAX} bytes\n");
         return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, text));
     }
-    let host = match (parts.uri.authority(), parts.headers.get(HOST)) {
-        (Some(authority), _) => authority.as_str().to_owned(),
-        (None, Some(host)) => {
-            let bad = |_| (StatusCode::BAD_REQUEST, "the Host header is not text\n".to_owned());
-            host.to_str().map_err(bad)?.to_owned()
-        }
-        (None, None) => return Err((StatusCode::BAD_REQUEST, "no Host header\n".to_owned())),
-    };
-    let mut url = String::with_capacity(7 + host.len() + target.len());
-    url.push_str("http://");
-    url.push_str(&host);
-    url.push_str(target);
-    if let Some(peer) = peer {
+    let url = url_of(&mut parts, ends.local)?;
+    if let Some(peer) = ends.peer {
         // The address that the kernel saw; what a client claims is overwritten.
         let ip = HeaderValue::from_str(&peer.ip().to_string());
         parts.headers.insert("cf-connecting-ip", ip.expect("an address is plain text"));
@@ -221,7 +226,7 @@ async fn asked(
     })
 }
 
-async fn read_body(body: Incoming) -> Result<Flow, (StatusCode, String)> {
+async fn read_body(body: Incoming) -> Result<Flow, Refusal> {
     if body.is_end_stream() {
         return Ok(Flow::Empty);
     }
@@ -236,7 +241,7 @@ async fn read_body(body: Incoming) -> Result<Flow, (StatusCode, String)> {
             let cut = |_| (StatusCode::BAD_REQUEST, "the body was cut off\n".to_owned());
             Ok(Flow::Bytes(whole.map_err(slow)?.map_err(cut)?.to_bytes()))
         }
-        length => Ok(Flow::Stream(Box::pin(SocketBody::new(body, BODY_BYTES_MAX)), length)),
+        length => Ok(Flow::Stream(Box::pin(SocketBody::of_client(body, BODY_BYTES_MAX, STALL_LIMIT)), length)),
     }
 }
 
@@ -245,7 +250,7 @@ fn is_hop_by_hop(name: &http::HeaderName) -> bool {
     name == CONNECTION || name == TRANSFER_ENCODING || name == "keep-alive" || name == "upgrade"
 }
 
-fn http_response(answered: Answered) -> Response<HttpBody> {
+fn http_response(answered: Answered, is_head: bool) -> Response<HttpBody> {
     let Answered { status, mut headers, body, .. } = answered;
     let Ok(status) = StatusCode::from_u16(status) else {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "the status is not one of HTTP\n".into());
@@ -254,6 +259,11 @@ fn http_response(answered: Answered) -> Response<HttpBody> {
         for name in ["connection", "transfer-encoding", "keep-alive", "upgrade"] {
             headers.remove(name);
         }
+    }
+    // The body says how long it is. Without one, the header tells of the body that a GET would get.
+    let tells_of_another = matches!(body, Flow::Empty) && (is_head || status == 304);
+    if !tells_of_another {
+        headers.remove(CONTENT_LENGTH);
     }
     let mut response = Response::new(HttpBody(body));
     *response.status_mut() = status;

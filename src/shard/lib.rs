@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 mod activation;
+mod address;
 mod body;
 mod cell;
 pub mod deployment;
@@ -17,5 +18,6 @@ mod outbound;
 mod pulled;
 mod router;
 mod shard;
+mod socket;
 mod status;
 pub mod storage;

@@ -168,14 +168,15 @@ fn answered(response: Response<Incoming>, url: &Url, redirected: bool) -> Answer
         Flow::Empty
     } else {
         let length = body.size_hint().exact();
-        Flow::Stream(Box::pin(SocketBody::new(body, u64::MAX)), length)
+        Flow::Stream(Box::pin(SocketBody::of_server(body)), length)
     };
+    // Hyper keeps a phrase only when it is not the standard one.
     let phrase = parts.extensions.get::<hyper::ext::ReasonPhrase>();
+    let standard = parts.status.canonical_reason().unwrap_or_default();
     Answered {
         status: parts.status.as_u16(),
         status_text: phrase
-            .map(|phrase| String::from_utf8_lossy(phrase.as_bytes()).into_owned())
-            .unwrap_or_default(),
+            .map_or_else(|| standard.into(), |it| String::from_utf8_lossy(it.as_bytes()).into()),
         headers: parts.headers,
         body: flow,
         url: url.as_str().to_owned(),
