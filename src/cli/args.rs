@@ -92,6 +92,10 @@ struct Top {
     #[argh(option, arg_name = "proof")]
     durability: Option<String>,
 
+    /// milliseconds of rest after which a cell leaves memory (default 70000)
+    #[argh(option, arg_name = "ms")]
+    idle_evict_ms: Option<String>,
+
     #[argh(subcommand)]
     command: Option<Sub>,
 }
@@ -136,6 +140,10 @@ pub(crate) struct Dev {
     /// cores to use (default: all that this process may use)
     #[argh(option, arg_name = "n")]
     pub(crate) shards: Option<String>,
+
+    /// milliseconds of rest after which a cell leaves memory (default 70000)
+    #[argh(option, arg_name = "ms")]
+    pub(crate) idle_evict_ms: Option<String>,
 
     /// named environment of the wrangler file
     #[argh(option, short = 'e', arg_name = "name")]
@@ -203,6 +211,8 @@ pub(crate) struct Node {
     pub(crate) shards: Option<String>,
     /// `--durability`
     pub(crate) durability: Option<String>,
+    /// `--idle-evict-ms`
+    pub(crate) idle_evict_ms: Option<String>,
 }
 
 /// Options of each command that take a value, and those that do not: the pre-pass must know which
@@ -216,6 +226,7 @@ const VALUED: &[&str] = &[
     "--state",
     "--shards",
     "--durability",
+    "--idle-evict-ms",
     "--port",
     "--host",
     "--env",
@@ -230,11 +241,21 @@ const TOP: &[&str] = &[
     "--state",
     "--shards",
     "--durability",
+    "--idle-evict-ms",
     "--version",
     "--help",
 ];
-const DEV: &[&str] =
-    &["--port", "--host", "--state", "--shards", "--env", "--clean", "--no-watch", "--help"];
+const DEV: &[&str] = &[
+    "--port",
+    "--host",
+    "--state",
+    "--shards",
+    "--idle-evict-ms",
+    "--env",
+    "--clean",
+    "--no-watch",
+    "--help",
+];
 const DEPLOY: &[&str] = &["--bucket", "--env", "--dry-run", "--json", "--help"];
 const COMMANDS: &[&str] = &["dev", "deploy"];
 
@@ -265,6 +286,7 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
         state,
         shards,
         durability,
+        idle_evict_ms,
         command,
     } = top;
     if version {
@@ -282,6 +304,7 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
             state,
             shards,
             durability,
+            idle_evict_ms,
         }),
     })
 }

@@ -60,6 +60,7 @@ pub(crate) fn run(
         state: base.join("state"),
         shards: settings.shards,
         lease_ttl: settings.lease_ttl,
+        idle_evict: settings.idle_evict,
         is_dev: true,
         ready: Box::new(move |address, _| announce(address, &lines)),
     })

@@ -31,6 +31,7 @@ pub(crate) struct Serving {
     pub(crate) state: PathBuf,
     pub(crate) shards: usize,
     pub(crate) lease_ttl: Option<Duration>,
+    pub(crate) idle_evict: Option<Duration>,
     pub(crate) is_dev: bool,
     pub(crate) ready: Ready,
 }
@@ -40,7 +41,8 @@ pub(crate) struct Serving {
 /// # Errors
 /// It could not start.
 pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
-    let NodeSettings { bucket, listen, node, state, shards, lease_ttl, notes } = settings;
+    let NodeSettings { bucket, listen, node, state, shards, lease_ttl, idle_evict, notes } =
+        settings;
     super::notes(&notes);
     let bucket = Bucket::open(&bucket)?;
     let place = bucket.to_string();
@@ -59,9 +61,18 @@ pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
         state,
         shards,
         lease_ttl,
+        idle_evict,
         is_dev: false,
         ready: Box::new(ready),
     })
+}
+
+/// One time for every kind of rest, if a person has set one.
+fn eviction_limits(idle: Option<Duration>) -> eviction::Limits {
+    let limits = eviction::Limits::default();
+    let Some(idle) = idle else { return limits };
+    let idle = Micros::from_millis(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
+    eviction::Limits { hibernatable_after: idle, idle_after: idle, ..limits }
 }
 
 /// Runs a node until it is told to stop.
@@ -69,7 +80,8 @@ pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
 /// # Errors
 /// It could not start.
 pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
-    let Serving { bucket, listen, node, state, shards, lease_ttl, is_dev, ready } = serving;
+    let Serving { bucket, listen, node, state, shards, lease_ttl, idle_evict, is_dev, ready } =
+        serving;
     let ttl = lease_ttl.unwrap_or(LEASE_TTL);
     let exit = node::run(NodeOptions {
         bucket,
@@ -82,7 +94,7 @@ pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
         log_requests: is_dev,
         is_dev,
         cells_per_isolate: CELLS_PER_ISOLATE,
-        eviction: eviction::Limits::default(),
+        eviction: eviction_limits(idle_evict),
         limits: celld_v8host::Limits::default(),
         ready,
     })?;

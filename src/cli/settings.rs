@@ -20,6 +20,8 @@ const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8787
 const TTL_MS_MIN: u64 = 1_000;
 /// The longest: a dead node's cells wait for it.
 const TTL_MS_MAX: u64 = 600_000;
+/// The longest rest of a cell in memory: a day is forever.
+const IDLE_MS_MAX: u64 = 86_400_000;
 /// More shards than any machine has cores is a slip of the finger.
 const SHARDS_MAX: usize = 1_024;
 
@@ -34,6 +36,8 @@ pub(crate) struct NodeSettings {
     pub(crate) shards: usize,
     /// Life of the lease, if not the default.
     pub(crate) lease_ttl: Option<Duration>,
+    /// How long a cell may rest in memory, if not the default.
+    pub(crate) idle_evict: Option<Duration>,
     /// What the person should know, one line each.
     pub(crate) notes: Vec<String>,
 }
@@ -44,6 +48,7 @@ pub(crate) struct DevSettings {
     pub(crate) listen: SocketAddr,
     pub(crate) shards: usize,
     pub(crate) lease_ttl: Option<Duration>,
+    pub(crate) idle_evict: Option<Duration>,
 }
 
 /// A value that cannot be used.
@@ -149,6 +154,7 @@ pub(crate) fn node(
         state,
         shards: shards(typed.shards)?,
         lease_ttl: lease_ttl(environment)?,
+        idle_evict: idle_evict(typed.idle_evict_ms)?,
         notes,
     })
 }
@@ -182,6 +188,7 @@ pub(crate) fn dev(
         listen,
         shards: shards(typed.shards.clone())?,
         lease_ttl: lease_ttl(environment)?,
+        idle_evict: idle_evict(typed.idle_evict_ms.clone())?,
     })
 }
 
@@ -225,6 +232,14 @@ fn lease_ttl(environment: Environment<'_>) -> Result<Option<Duration>, SettingEr
     let parsed = given.value.parse().ok().filter(|ms| (TTL_MS_MIN..=TTL_MS_MAX).contains(ms));
     let ms = parsed
         .ok_or_else(|| given.bad(format!("milliseconds from {TTL_MS_MIN} to {TTL_MS_MAX}")))?;
+    Ok(Some(Duration::from_millis(ms)))
+}
+
+fn idle_evict(typed: Option<String>) -> Result<Option<Duration>, SettingError> {
+    let Some(value) = typed else { return Ok(None) };
+    let given = Given { source_name: "--idle-evict-ms", value };
+    let parsed = given.value.parse().ok().filter(|ms| (1..=IDLE_MS_MAX).contains(ms));
+    let ms = parsed.ok_or_else(|| given.bad(format!("milliseconds from 1 to {IDLE_MS_MAX}")))?;
     Ok(Some(Duration::from_millis(ms)))
 }
 
@@ -302,6 +317,7 @@ mod tests {
             node: Some("typed".into()),
             state: Some("typed".into()),
             shards: Some("3".into()),
+            idle_evict_ms: Some("250".into()),
             ..args::Node::default()
         };
         let typed = with(typed, PAIRS).expect("good");
@@ -310,6 +326,7 @@ mod tests {
             ("[::1]:2", "typed", "file:///typed")
         );
         assert_eq!((typed.state.to_str(), typed.shards), (Some("typed"), 3));
+        assert_eq!(typed.idle_evict, Some(Duration::from_millis(250)));
     }
 
     #[test]
@@ -347,6 +364,10 @@ mod tests {
         for shards in ["0", "x", "1025"] {
             let typed = args::Node { shards: Some(shards.into()), ..args::Node::default() };
             assert!(with(typed, &[BUCKET]).expect_err(shards).contains("--shards="));
+        }
+        for rest in ["0", "1s", "86400001"] {
+            let typed = args::Node { idle_evict_ms: Some(rest.into()), ..args::Node::default() };
+            assert!(with(typed, &[BUCKET]).expect_err(rest).contains("--idle-evict-ms="));
         }
     }
 
