@@ -8,11 +8,12 @@ use bytes::Bytes;
 use celld_core::cas::{CasOutcome, Etag};
 use celld_core::cell::CellId;
 use celld_core::claim::{self, Claim, Effect, Event};
+use celld_core::compaction::Compactor;
 use celld_core::epoch::FencingToken;
 use celld_core::lease::{self, OwnerLease};
 use celld_core::ownership::{Me, Owner, Record, Route};
 use celld_core::record::RecordError;
-use celld_core::time::Wall;
+use celld_core::time::{Micros, Wall};
 use celld_rt as rt;
 use celld_v8host::{Database, Failure};
 
@@ -24,6 +25,9 @@ use crate::storage::{CellStore, Image, Place};
 /// `blockConcurrencyWhile` may take this long, as on Cloudflare.
 pub(crate) const SECTION_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long files are kept that others cover: there is no restore to an earlier time yet.
+const RETENTION: Micros = Micros::ZERO;
+
 /// A cell that is ours, with its database.
 pub(crate) struct Activated {
     pub record: Record,
@@ -31,6 +35,7 @@ pub(crate) struct Activated {
     pub token: FencingToken,
     pub store: CellStore,
     pub database: Database,
+    pub compactor: Compactor,
 }
 
 /// Claims and restores a cell.
@@ -59,7 +64,7 @@ pub(crate) async fn activate(shard: &Rc<Shard>, id: &CellId) -> Result<Activated
             Effect::Restore(record) => {
                 let place = Place::new(&shard.facts.state);
                 match restore(&shard.bucket, id, record.base, record.epoch, place).await {
-                    Ok(Restored { image, strays, .. }) => {
+                    Ok(Restored { image, strays, files, superseded }) => {
                         for stray in strays {
                             eprintln!(
                                 "celld: cell {id}: {} does not count: {:?}",
@@ -67,7 +72,8 @@ pub(crate) async fn activate(shard: &Rc<Shard>, id: &CellId) -> Result<Activated
                             );
                         }
                         let txid = image.position().txid;
-                        restored = Some(image);
+                        let compactor = Compactor::new(files, superseded, RETENTION, now());
+                        restored = Some((image, compactor));
                         Event::Restored(txid)
                     }
                     Err(error) => {
@@ -97,22 +103,25 @@ fn open(
     id: &CellId,
     record: Record,
     etag: Etag,
-    restored: Option<Image>,
+    restored: Option<(Image, Compactor)>,
 ) -> Result<Activated, Failure> {
     let broken = |error: &dyn std::fmt::Display| {
         eprintln!("celld: cell {id}: its database cannot be opened: {error}");
         failure("Error", format!("the database of the Durable Object cannot be opened: {error}"))
     };
-    let opened = match restored {
-        Some(image) => CellStore::open(image),
+    let (opened, compactor) = match restored {
+        Some((image, compactor)) => (CellStore::open(image), compactor),
         // Nothing is restored only when the cell never existed.
-        None => CellStore::create(Place::new(&shard.facts.state)),
+        None => {
+            let compactor = Compactor::new(Vec::new(), Vec::new(), RETENTION, now());
+            (CellStore::create(Place::new(&shard.facts.state)), compactor)
+        }
     };
     let (store, connection) = opened.map_err(|error| broken(&error))?;
     let database = Database::new(connection).map_err(|error| broken(&error))?;
     let session = shard.facts.me.session.clone();
     let token = FencingToken { epoch: record.epoch, session };
-    Ok(Activated { record, etag, token, store, database })
+    Ok(Activated { record, etag, token, store, database, compactor })
 }
 
 fn body_of(record: &Record) -> Bytes {

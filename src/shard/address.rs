@@ -97,9 +97,7 @@ fn is_plain_host(host: &str) -> bool {
 
 /// Whether a parser would leave path and query as they are. Says no when it is not sure.
 fn is_plain_target(target: &str) -> bool {
-    let stays = |byte: u8| {
-        byte.is_ascii_alphanumeric() || b"/-_~!$&()*+,;=:@?.%".contains(&byte)
-    };
+    let stays = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_~!$&()*+,;=:@?.%".contains(&byte);
     target.starts_with('/')
         && target.bytes().all(stays)
         && !target.contains("/.")

@@ -114,11 +114,7 @@ async fn connection(shard: Rc<Shard>, stream: rt::net::TcpStream) {
     }
 }
 
-async fn respond(
-    shard: &Rc<Shard>,
-    request: Request<Incoming>,
-    ends: Ends,
-) -> Response<HttpBody> {
+async fn respond(shard: &Rc<Shard>, request: Request<Incoming>, ends: Ends) -> Response<HttpBody> {
     if request.uri().path() == HEALTH_PATH {
         return shard.status.health_response();
     }
@@ -194,10 +190,7 @@ fn public_text(error: &celld_v8host::Failure) -> &'static str {
 }
 
 /// Turns hyper's request into ours, or says with which status it is refused.
-async fn asked(
-    request: Request<Incoming>,
-    ends: Ends,
-) -> Result<Asked, Refusal> {
+async fn asked(request: Request<Incoming>, ends: Ends) -> Result<Asked, Refusal> {
     let (mut parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     if target.len() > URI_BYTES_MAX {
@@ -241,7 +234,10 @@ async fn read_body(body: Incoming) -> Result<Flow, Refusal> {
             let cut = |_| (StatusCode::BAD_REQUEST, "the body was cut off\n".to_owned());
             Ok(Flow::Bytes(whole.map_err(slow)?.map_err(cut)?.to_bytes()))
         }
-        length => Ok(Flow::Stream(Box::pin(SocketBody::of_client(body, BODY_BYTES_MAX, STALL_LIMIT)), length)),
+        length => Ok(Flow::Stream(
+            Box::pin(SocketBody::of_client(body, BODY_BYTES_MAX, STALL_LIMIT)),
+            length,
+        )),
     }
 }
 

@@ -129,7 +129,7 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
         shards: options.shards,
         state: options.state.clone(),
         patience: celld_core::proof::PATIENCE_DEFAULT,
-        clock_margin: CLOCK_MARGIN,
+        clock_margin: celld_core::lease::CLOCK_MARGIN,
         cells_per_isolate: options.cells_per_isolate,
         eviction: options.eviction,
         limits: options.limits,
@@ -156,9 +156,6 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
         None => Err(NodeError::Start(rt::StartError("the io executor ended".into()))),
     }
 }
-
-/// By how much clocks of two nodes may differ before a lease that is over is taken for a live one.
-const CLOCK_MARGIN: Micros = Micros::from_millis(500);
 
 #[derive(Clone)]
 struct Common {

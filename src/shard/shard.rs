@@ -82,6 +82,7 @@ pub(crate) struct Shard {
     pub is_dev: bool,
     pub draining: Flag,
     pub connections: StdCell<usize>,
+    pub compactions: StdCell<usize>,
     pub peers: Peers,
     outbound: Outbound,
     script: RefCell<Option<Arc<Script>>>,
@@ -111,6 +112,7 @@ impl Shard {
             is_dev: facts.is_dev,
             draining: Flag::default(),
             connections: StdCell::new(0),
+            compactions: StdCell::new(0),
             peers,
             outbound: Outbound::new(),
             script: RefCell::new(None),
@@ -269,10 +271,8 @@ impl Shard {
             match effect {
                 eviction::Effect::Evict(key) => {
                     let cell = self.by_key.borrow().get(&key).cloned();
-                    let leaves = cell.as_ref().is_some_and(Cell::evict);
-                    if let (false, Some(_)) = (leaves, cell) {
-                        let busy = eviction::Event::Busy(key);
-                        self.eviction.borrow_mut().on_event(now(), busy, &mut Vec::new());
+                    if let Some(stays) = cell.and_then(|cell| cell.evict_if_unused()) {
+                        self.eviction.borrow_mut().on_event(now(), stays, &mut Vec::new());
                     }
                 }
                 // `tick` fires the timer often enough.

@@ -1,0 +1,212 @@
+//! How a cell leaves memory: by a reset, by eviction, or into the realm of a newer version.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use celld_core::cas::{Guard, Nonce};
+use celld_core::eviction::{Event, Rest};
+use celld_rt as rt;
+use celld_v8host::Failure;
+
+use super::{Cell, Live, Phase, perform_gate};
+use crate::body::failure;
+use crate::ingress::stopping;
+use crate::shard::random;
+
+impl Cell {
+    /// One event of this cell is over.
+    pub fn event_finished(self: &Rc<Self>) {
+        {
+            let mut state = self.state.borrow_mut();
+            let Phase::Live(live) = &mut state.phase else { return };
+            live.busy = live.busy.saturating_sub(1);
+        }
+        self.move_if_idle();
+        self.rest_if_idle();
+    }
+
+    /// Drops what is in memory. Callers get `why`; the next request starts from what is durable.
+    pub fn reset(self: &Rc<Self>, why: &Failure) {
+        let live = {
+            let mut state = self.state.borrow_mut();
+            match std::mem::replace(&mut state.phase, Phase::Cold) {
+                Phase::Live(live) => {
+                    state.life += 1;
+                    live
+                }
+                other => {
+                    state.phase = other;
+                    return;
+                }
+            }
+        };
+        let Live { host, slot, mut gate, .. } = *live;
+        let mut effects = Vec::new();
+        gate.break_now(&mut effects);
+        host.close_cell(slot, why);
+        perform_gate(&host, effects);
+        self.wake_or_forget();
+    }
+
+    /// After a life in memory: those who came meanwhile start the next one.
+    fn wake_or_forget(self: &Rc<Self>) {
+        let wake = {
+            let mut state = self.state.borrow_mut();
+            let wake = matches!(state.phase, Phase::Cold) && !state.arrivals.is_empty();
+            if wake {
+                state.phase = Phase::Activating;
+            }
+            wake
+        };
+        if wake { self.activate() } else { self.forget_if_cold() }
+    }
+
+    pub(super) fn forget_if_cold(self: &Rc<Self>) {
+        let cold = {
+            let state = self.state.borrow();
+            matches!(state.phase, Phase::Cold) && state.arrivals.is_empty()
+        };
+        if let (true, Some(shard)) = (cold, self.shard.upgrade()) {
+            shard.forget_cell(self);
+        }
+    }
+
+    /// Whether nothing runs in it and nothing waits for a proof.
+    pub fn is_idle(&self) -> bool {
+        let state = self.state.borrow();
+        match &state.phase {
+            Phase::Live(live) => {
+                live.busy == 0
+                    && live.is_open
+                    && live.sections.is_empty()
+                    && live.gate.is_empty()
+                    && live.proof.is_settled()
+                    && state.arrivals.is_empty()
+            }
+            Phase::Cold | Phase::Activating | Phase::Leaving => false,
+        }
+    }
+
+    /// Eviction is told of a rest once, not after every request: when it comes for the cell it
+    /// learns whether that was used meanwhile.
+    pub(super) fn rest_if_idle(&self) {
+        if !self.is_idle() {
+            return;
+        }
+        let Some(shard) = self.shard.upgrade() else { return };
+        if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
+            if live.is_resting {
+                return;
+            }
+            live.is_resting = true;
+            live.was_used = false;
+            live.database.release_memory();
+        }
+        shard.eviction_event(Event::Idle(self.key, Rest::Plain));
+    }
+
+    /// A newer version of the script runs: the cell moves there once its events are over.
+    pub fn start_moving(self: &Rc<Self>) {
+        if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
+            live.is_moving = true;
+        }
+        self.move_if_idle();
+    }
+
+    /// Events of the old code that do not end are cut off.
+    pub fn stop_waiting_to_move(self: &Rc<Self>) {
+        let waits = match &self.state.borrow().phase {
+            Phase::Live(live) => live.is_moving,
+            Phase::Cold | Phase::Activating | Phase::Leaving => false,
+        };
+        if waits {
+            let text = "Durable Object reset because its code was updated.";
+            self.reset(&Failure {
+                retryable: true,
+                durable_object_reset: true,
+                ..failure("Error", text)
+            });
+        }
+    }
+
+    pub(super) fn move_if_idle(self: &Rc<Self>) {
+        let Some(shard) = self.shard.upgrade() else { return };
+        let Some(next) = shard.host_for_cell() else { return };
+        let (old, old_slot, slot, database) = {
+            let mut state = self.state.borrow_mut();
+            let Phase::Live(live) = &mut state.phase else { return };
+            if !live.is_moving || live.busy > 0 || !live.gate.is_empty() {
+                return;
+            }
+            let slot = next.reserve_slot(self);
+            let old = std::mem::replace(&mut live.host, next.clone());
+            let old_slot = std::mem::replace(&mut live.slot, slot);
+            live.is_moving = false;
+            live.is_open = false;
+            live.busy = 1;
+            (old, old_slot, slot, live.database.clone())
+        };
+        old.close_cell(old_slot, &stopping());
+        next.open_cell(self, slot, self.open_input(database));
+    }
+
+    /// Eviction's turn has come: what the cell says to it, if it does not leave.
+    ///
+    /// A cell that was used since rests for another term, so it leaves after one to two of them.
+    pub fn evict_if_unused(self: &Rc<Self>) -> Option<Event<u64>> {
+        let idle = self.is_idle();
+        if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
+            if !idle {
+                live.is_resting = false;
+                return Some(Event::Busy(self.key));
+            }
+            if std::mem::take(&mut live.was_used) {
+                live.database.release_memory();
+                return Some(Event::Idle(self.key, Rest::Plain));
+            }
+        }
+        if self.evict() { None } else { Some(Event::Busy(self.key)) }
+    }
+
+    /// Gives the cell back to the bucket and takes it out of memory, if nothing runs in it.
+    ///
+    /// Returns whether it was idle and is on its way out.
+    pub fn evict(self: &Rc<Self>) -> bool {
+        if !self.is_idle() {
+            return false;
+        }
+        let Some(shard) = self.shard.upgrade() else { return false };
+        let live = {
+            let mut state = self.state.borrow_mut();
+            match std::mem::replace(&mut state.phase, Phase::Leaving) {
+                Phase::Live(live) => {
+                    state.life += 1;
+                    live
+                }
+                other => {
+                    state.phase = other;
+                    return false;
+                }
+            }
+        };
+        let Live { host, slot, record, etag, store, database, .. } = *live;
+        host.close_cell(slot, &stopping());
+        let txid = store.txid();
+        drop(database);
+        drop(store);
+        let cell = self.clone();
+        rt::spawn(async move {
+            let released = record.release(txid, Nonce::numbered(random(), 0));
+            let guard = Guard::Match(etag);
+            let body = Bytes::from(released.encode());
+            // Whatever comes of it: a record that still names us is claimed anew by the next
+            // activation, here or after our lease elsewhere.
+            if let Err(error) = shard.bucket.put_if(&cell.id.own_key(), guard, body).await {
+                eprintln!("celld: cell {}: release failed: {error}", cell.id);
+            }
+            cell.state.borrow_mut().phase = Phase::Cold;
+            cell.wake_or_forget();
+        });
+        true
+    }
+}

@@ -1,0 +1,337 @@
+//! One cell on the shard that owns it: its phases, its gates, its proof.
+//!
+//! Invariant: no borrow of the state lives while JavaScript, the host or another task may run.
+//! What is to happen is collected under the borrow and done after it.
+
+mod compacting;
+mod leaving;
+mod proving;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+
+use bytes::Bytes;
+use celld_core::cas::Etag;
+use celld_core::cell::CellId;
+use celld_core::compaction::Compactor;
+use celld_core::epoch::FencingToken;
+use celld_core::gate::{self, Gate};
+use celld_core::ownership::Record;
+use celld_core::proof::Proof;
+use celld_core::txid::Txid;
+use celld_rt as rt;
+use celld_v8host::{CellSlot, Database, Failure, HostCall, OpenCell, SectionId};
+
+use crate::activation::{self, Activated};
+use crate::body::{Asked, failure};
+use crate::host::{Host, Queued, Reply};
+use crate::shard::Shard;
+use crate::storage::CellStore;
+
+/// Requests that may wait for one cell; more are refused as overloaded.
+const WAITING_MAX: usize = 10_000;
+
+/// A cell that this shard has heard of.
+pub(crate) struct Cell {
+    pub id: CellId,
+    /// Names the cell on its shard, for as long as it is in the shard's table.
+    pub key: u64,
+    class: String,
+    name: RefCell<Option<String>>,
+    shard: Weak<Shard>,
+    state: RefCell<State>,
+}
+
+struct State {
+    phase: Phase,
+    /// Requests that no instance has seen yet.
+    arrivals: VecDeque<(Asked, Reply)>,
+    /// Counts lives of the cell in memory, so that late answers to an earlier one are dropped.
+    life: u64,
+}
+
+enum Phase {
+    /// Nothing in memory.
+    Cold,
+    /// A task claims and restores it.
+    Activating,
+    Live(Box<Live>),
+    /// A task gives it back to the bucket.
+    Leaving,
+}
+
+struct Live {
+    host: Rc<Host>,
+    slot: CellSlot,
+    is_open: bool,
+    /// The next version's realm waits for the last event of this one.
+    is_moving: bool,
+    database: Rc<Database>,
+    store: CellStore,
+    record: Record,
+    etag: Etag,
+    token: FencingToken,
+    gate: Gate<HostCall>,
+    proof: Proof,
+    compactor: Compactor,
+    /// The segment on its way to the bucket. The same bytes go again when it fails.
+    upload: Option<Upload>,
+    /// Open `blockConcurrencyWhile`s, outermost first.
+    sections: Vec<SectionId>,
+    parked: VecDeque<Queued>,
+    /// Events that JavaScript works on.
+    busy: u32,
+    /// Eviction counts its rest.
+    is_resting: bool,
+    /// Since eviction was told of its rest.
+    was_used: bool,
+}
+
+#[derive(Clone)]
+struct Upload {
+    key: String,
+    bytes: Bytes,
+    max: Txid,
+}
+
+/// The failure that callers of a cell get when its gate breaks.
+pub(crate) fn reset_failure() -> Failure {
+    Failure {
+        retryable: true,
+        durable_object_reset: true,
+        ..failure("Error", "The Durable Object was reset: its writes could not be proven durable.")
+    }
+}
+
+fn overloaded() -> Failure {
+    let text = "Durable Object is overloaded. Too many requests queued.";
+    Failure { overloaded: true, ..failure("Error", text) }
+}
+
+impl Cell {
+    pub fn new(shard: &Rc<Shard>, id: CellId, key: u64, class: String) -> Rc<Self> {
+        Rc::new(Self {
+            id,
+            key,
+            class,
+            name: RefCell::new(None),
+            shard: Rc::downgrade(shard),
+            state: RefCell::new(State { phase: Phase::Cold, arrivals: VecDeque::new(), life: 0 }),
+        })
+    }
+
+    /// `ctx.id.name`, once a caller has told it.
+    pub fn learn_name(&self, name: Option<String>) {
+        if name.is_some() {
+            *self.name.borrow_mut() = name;
+        }
+    }
+
+    /// A request for this cell.
+    pub fn arrive(self: &Rc<Self>, asked: Asked, reply: Reply) {
+        let mut state = self.state.borrow_mut();
+        let held = match &state.phase {
+            Phase::Live(live) => live.gate.len() + live.parked.len(),
+            Phase::Cold | Phase::Activating | Phase::Leaving => 0,
+        };
+        if state.arrivals.len() + held >= WAITING_MAX {
+            drop(state);
+            return reply.send(Err(overloaded()));
+        }
+        let State { phase, arrivals, .. } = &mut *state;
+        match phase {
+            Phase::Live(live) if live.is_open && !live.is_moving && arrivals.is_empty() => {
+                let (host, slot) = (live.host.clone(), live.slot);
+                live.busy += 1;
+                live.was_used = true;
+                drop(state);
+                host.start_fetch(Some((self, slot)), asked, reply);
+            }
+            Phase::Live(_) | Phase::Activating | Phase::Leaving => {
+                arrivals.push_back((asked, reply));
+            }
+            Phase::Cold => {
+                arrivals.push_back((asked, reply));
+                *phase = Phase::Activating;
+                drop(state);
+                self.activate();
+            }
+        }
+    }
+
+    fn activate(self: &Rc<Self>) {
+        let Some(shard) = self.shard.upgrade() else { return };
+        shard.eviction_event(celld_core::eviction::Event::Busy(self.key));
+        let cell = self.clone();
+        rt::spawn(async move {
+            match activation::activate(&shard, &cell.id).await {
+                Ok(activated) => cell.go_live(&shard, activated),
+                Err(why) => cell.fail_arrivals(&why),
+            }
+        });
+    }
+
+    fn go_live(self: &Rc<Self>, shard: &Rc<Shard>, activated: Activated) {
+        let Some(host) = shard.host_for_cell() else {
+            return self.fail_arrivals(&failure("Error", "no deployment is loaded"));
+        };
+        let Activated { record, etag, token, store, database, compactor } = activated;
+        let database = Rc::new(database);
+        let proven = store.txid();
+        let slot = host.reserve_slot(self);
+        let live = Live {
+            host: host.clone(),
+            slot,
+            is_open: false,
+            is_moving: false,
+            database: database.clone(),
+            store,
+            record,
+            etag,
+            token,
+            gate: Gate::new(proven),
+            proof: Proof::new(proven, shard.patience),
+            compactor,
+            upload: None,
+            sections: Vec::new(),
+            parked: VecDeque::new(),
+            // The constructor.
+            busy: 1,
+            is_resting: false,
+            was_used: false,
+        };
+        {
+            let mut state = self.state.borrow_mut();
+            state.phase = Phase::Live(Box::new(live));
+            state.life += 1;
+        }
+        host.open_cell(self, slot, self.open_input(database));
+    }
+
+    fn open_input(&self, database: Rc<Database>) -> OpenCell {
+        OpenCell {
+            class: self.class.clone(),
+            id: self.id.id().to_owned(),
+            name: self.name.borrow().clone(),
+            namespace: self.id.namespace().to_owned(),
+            database,
+        }
+    }
+
+    /// The activation failed: so do those who waited for it. The next request tries again.
+    fn fail_arrivals(self: &Rc<Self>, why: &Failure) {
+        let arrivals = {
+            let mut state = self.state.borrow_mut();
+            state.phase = Phase::Cold;
+            std::mem::take(&mut state.arrivals)
+        };
+        for (_, reply) in arrivals {
+            reply.send(Err(why.clone()));
+        }
+        self.forget_if_cold();
+    }
+
+    /// The constructor has ended.
+    pub fn opened(self: &Rc<Self>, host: &Rc<Host>, result: Result<(), Failure>) {
+        match result {
+            Ok(()) => {
+                if let Phase::Live(live) = &mut self.state.borrow_mut().phase
+                    && Rc::ptr_eq(&live.host, host)
+                {
+                    live.is_open = true;
+                }
+                self.deliver_arrivals();
+            }
+            Err(why) => {
+                let arrivals = std::mem::take(&mut self.state.borrow_mut().arrivals);
+                self.reset(&why);
+                for (_, reply) in arrivals {
+                    reply.send(Err(why.clone()));
+                }
+            }
+        }
+    }
+
+    fn deliver_arrivals(self: &Rc<Self>) {
+        loop {
+            let (host, slot, asked, reply) = {
+                let mut state = self.state.borrow_mut();
+                let State { phase: Phase::Live(live), arrivals, .. } = &mut *state else { return };
+                if !live.is_open || live.is_moving {
+                    return;
+                }
+                let Some((asked, reply)) = arrivals.pop_front() else { return };
+                live.busy += 1;
+                (live.host.clone(), live.slot, asked, reply)
+            };
+            host.start_fetch(Some((self, slot)), asked, reply);
+        }
+    }
+
+    /// Whether the input gate lets this in. `section`: it answers a question of that section.
+    pub fn passes(&self, section: Option<SectionId>) -> bool {
+        match &self.state.borrow().phase {
+            Phase::Live(live) => {
+                live.sections.is_empty() || section.is_some_and(|s| live.sections.contains(&s))
+            }
+            Phase::Cold | Phase::Activating | Phase::Leaving => true,
+        }
+    }
+
+    /// Keeps an input until the gate opens.
+    pub fn park(&self, queued: Queued) {
+        if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
+            live.parked.push_back(queued);
+        }
+    }
+
+    /// `blockConcurrencyWhile` begins. Its time is limited, as on Cloudflare.
+    pub fn block(self: &Rc<Self>, section: SectionId) {
+        let life = {
+            let mut state = self.state.borrow_mut();
+            let life = state.life;
+            let Phase::Live(live) = &mut state.phase else { return };
+            live.sections.push(section);
+            life
+        };
+        let cell = Rc::downgrade(self);
+        rt::spawn(async move {
+            rt::sleep(activation::SECTION_LIMIT).await;
+            let Some(cell) = cell.upgrade() else { return };
+            let still_runs = {
+                let state = cell.state.borrow();
+                let Phase::Live(live) = &state.phase else { return };
+                state.life == life && live.sections.contains(&section)
+            };
+            if still_runs {
+                let text = "A call to blockConcurrencyWhile() in a Durable Object waited for too \
+                            long. The call was canceled and the Durable Object was reset.";
+                cell.reset(&Failure { durable_object_reset: true, ..failure("Error", text) });
+            }
+        });
+    }
+
+    /// `blockConcurrencyWhile` has ended.
+    pub fn unblock(self: &Rc<Self>, host: &Rc<Host>, section: SectionId, why: Option<Failure>) {
+        if let Some(why) = why {
+            return self.reset(&why);
+        }
+        let parked = {
+            let mut state = self.state.borrow_mut();
+            let Phase::Live(live) = &mut state.phase else { return };
+            live.sections.retain(|open| *open != section);
+            std::mem::take(&mut live.parked)
+        };
+        host.requeue(parked);
+    }
+}
+
+fn perform_gate(host: &Rc<Host>, effects: Vec<gate::Effect<HostCall>>) {
+    for effect in effects {
+        match effect {
+            gate::Effect::Release(call) => host.release(call),
+            gate::Effect::Drop(call) => host.dropped(call),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! From a commit of a cell to its proof, and what waits for it.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use celld_core::gate;
+use celld_core::ownership::Record;
+use celld_core::plan::LtxFile;
+use celld_core::proof;
+use celld_core::time::{Mono, Wall};
+use celld_core::txid::Txid;
+use celld_rt as rt;
+use celld_v8host::{Failure, HostCall};
+
+use super::{Cell, Phase, Upload, perform_gate, reset_failure};
+use crate::body::failure;
+use crate::host::Host;
+use crate::shard::now;
+
+impl Cell {
+    /// A turn of this cell has written: its transaction ends, its commit goes its way.
+    pub fn end_turn(self: &Rc<Self>, host: &Rc<Host>) {
+        let mut effects = Vec::new();
+        let ended = {
+            let mut state = self.state.borrow_mut();
+            let Phase::Live(live) = &mut state.phase else { return };
+            debug_assert!(Rc::ptr_eq(&live.host, host));
+            match live.database.end_turn() {
+                Ok(_) => match live.store.commit_boundary() {
+                    Some(txid) => {
+                        let event = proof::Event::Committed(txid);
+                        live.proof.on_event(now(), event, &mut effects);
+                        Ok(())
+                    }
+                    None => Ok(()),
+                },
+                Err(error) => Err(error),
+            }
+        };
+        match ended {
+            Ok(()) => self.perform_proof(effects),
+            Err(error) => {
+                let text = format!("the transaction could not be committed: {error}");
+                self.reset(&Failure { durable_object_reset: true, ..failure("Error", text) });
+            }
+        }
+    }
+
+    /// Holds a call until all that this cell has committed so far is proven.
+    pub fn hold(self: &Rc<Self>, host: &Rc<Host>, call: HostCall) {
+        let mut effects = Vec::new();
+        {
+            let mut state = self.state.borrow_mut();
+            if let Phase::Live(live) = &mut state.phase {
+                let at = live.store.txid();
+                live.gate.hold(at, call, &mut effects);
+            } else {
+                effects.push(gate::Effect::Drop(call));
+            }
+        }
+        perform_gate(host, effects);
+    }
+
+    /// Tells the proof something, unless it concerns an earlier life of the cell.
+    fn proof_event(self: &Rc<Self>, life: u64, event: proof::Event) {
+        let mut effects = Vec::new();
+        {
+            let mut state = self.state.borrow_mut();
+            if state.life != life {
+                return;
+            }
+            let Phase::Live(live) = &mut state.phase else { return };
+            if matches!(event, proof::Event::Uploaded { .. }) {
+                live.upload = None;
+            }
+            live.proof.on_event(now(), event, &mut effects);
+        }
+        self.perform_proof(effects);
+    }
+
+    fn perform_proof(self: &Rc<Self>, effects: Vec<proof::Effect>) {
+        for effect in effects {
+            match effect {
+                proof::Effect::Upload { .. } => self.upload(),
+                proof::Effect::ReadOwner { number } => self.read_owner(number),
+                proof::Effect::Proven(txid) => self.proven(txid),
+                proof::Effect::SetTimer(at) => self.set_proof_timer(at),
+                proof::Effect::Lost(loss) => {
+                    eprintln!("celld: cell {}: reset, {loss}", self.id);
+                    self.reset(&reset_failure());
+                }
+            }
+        }
+    }
+
+    fn upload(self: &Rc<Self>) {
+        let Some(shard) = self.shard.upgrade() else { return };
+        let (life, upload) = {
+            let mut state = self.state.borrow_mut();
+            let life = state.life;
+            let Phase::Live(live) = &mut state.phase else { return };
+            let upload = match &live.upload {
+                Some(again) => again.clone(),
+                None => {
+                    let mut bytes = Vec::new();
+                    let wall = Wall::from_millis(rt::wall_ms());
+                    match live.store.encode_pending(wall, &mut bytes) {
+                        Ok(segment) => {
+                            let (min, max) = (segment.min, segment.max);
+                            let key = self.id.ltx_key(live.token.epoch, 0, min, max);
+                            live.compactor.on_segment(LtxFile {
+                                epoch: live.token.epoch,
+                                level: 0,
+                                min,
+                                max,
+                                bytes: segment.bytes_len,
+                            });
+                            let upload = Upload { key, bytes: Bytes::from(bytes), max };
+                            live.upload = Some(upload.clone());
+                            upload
+                        }
+                        Err(error) => {
+                            drop(state);
+                            eprintln!("celld: cell {}: reset, {error}", self.id);
+                            return self.reset(&reset_failure());
+                        }
+                    }
+                }
+            };
+            (life, upload)
+        };
+        self.compact_if_due();
+        let cell = self.clone();
+        rt::spawn(async move {
+            let event = match shard.bucket.put(&upload.key, upload.bytes).await {
+                Ok(_) => proof::Event::Uploaded { max: upload.max },
+                Err(error) => {
+                    eprintln!("celld: cell {}: upload failed: {error}", cell.id);
+                    proof::Event::UploadFailed
+                }
+            };
+            cell.proof_event(life, event);
+        });
+    }
+
+    fn read_owner(self: &Rc<Self>, number: u64) {
+        let Some(shard) = self.shard.upgrade() else { return };
+        let (life, token) = {
+            let state = self.state.borrow();
+            let Phase::Live(live) = &state.phase else { return };
+            (state.life, live.token.clone())
+        };
+        let cell = self.clone();
+        rt::spawn(async move {
+            let event = match shard.bucket.get(&cell.id.own_key()).await {
+                Ok(read) => {
+                    let record = read.and_then(|object| Record::parse(&object.body).ok());
+                    let still_ours = record.is_some_and(|record| record.is_of(&token));
+                    proof::Event::OwnerRead { asked: number, still_ours }
+                }
+                Err(_) => proof::Event::ReadFailed { asked: number },
+            };
+            cell.proof_event(life, event);
+        });
+    }
+
+    fn proven(self: &Rc<Self>, txid: Txid) {
+        let mut effects = Vec::new();
+        let host = {
+            let mut state = self.state.borrow_mut();
+            let Phase::Live(live) = &mut state.phase else { return };
+            live.gate.durable(txid, &mut effects);
+            live.host.clone()
+        };
+        perform_gate(&host, effects);
+        self.move_if_idle();
+        self.rest_if_idle();
+    }
+
+    fn set_proof_timer(self: &Rc<Self>, at: Mono) {
+        let life = self.state.borrow().life;
+        let cell = Rc::downgrade(self);
+        rt::spawn(async move {
+            let wait = at.since(now()).as_micros();
+            rt::sleep(std::time::Duration::from_micros(wait)).await;
+            if let Some(cell) = cell.upgrade() {
+                cell.proof_event(life, proof::Event::TimerFired);
+            }
+        });
+    }
+}
