@@ -137,7 +137,7 @@ where
             io::Error::new(error.kind(), format!("cannot connect to {host}:{port}: {error}"))
         })?;
         if !origin.tls {
-            return handshake(HyperIo(socket)).await;
+            return handshake(HyperIo::new(socket)).await;
         }
         let bare = origin.host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(bare).map_err(io::Error::other)?;
@@ -145,7 +145,7 @@ where
             TlsConnector::from(self.tls.clone()).connect(name, socket).await.map_err(|error| {
                 io::Error::new(error.kind(), format!("TLS with {}: {error}", origin.host))
             })?;
-        handshake(HyperIo(tls)).await
+        handshake(HyperIo::new(tls)).await
     }
 }
 

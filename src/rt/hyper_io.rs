@@ -9,8 +9,23 @@ use std::time::{Duration, Instant};
 use futures_io::{AsyncRead, AsyncWrite};
 use send_wrapper::SendWrapper;
 
+/// What a read is offered first: most requests are smaller, and what is offered must be zeroed.
+const WINDOW_MIN: usize = 2 << 10;
+/// What a read is offered at most, when the ones before filled what they were offered.
+const WINDOW_MAX: usize = 256 << 10;
+
 /// A socket as hyper wants it.
-pub struct HyperIo<S>(pub S);
+pub struct HyperIo<S> {
+    socket: S,
+    window: usize,
+}
+
+impl<S> HyperIo<S> {
+    /// Wraps a socket.
+    pub fn new(socket: S) -> Self {
+        Self { socket, window: WINDOW_MIN }
+    }
+}
 
 impl<S: AsyncRead + Unpin> hyper::rt::Read for HyperIo<S> {
     fn poll_read(
@@ -22,10 +37,17 @@ impl<S: AsyncRead + Unpin> hyper::rt::Read for HyperIo<S> {
         // valid for any reader, also for one that looks at it.
         let room = unsafe {
             let tail = cursor.as_mut();
-            std::ptr::write_bytes(tail.as_mut_ptr(), 0, tail.len());
-            std::slice::from_raw_parts_mut(tail.as_mut_ptr().cast::<u8>(), tail.len())
+            let len = tail.len().min(self.window);
+            std::ptr::write_bytes(tail.as_mut_ptr(), 0, len);
+            std::slice::from_raw_parts_mut(tail.as_mut_ptr().cast::<u8>(), len)
         };
-        let read = ready!(Pin::new(&mut self.0).poll_read(cx, room))?;
+        let offered = room.len();
+        let read = ready!(Pin::new(&mut self.socket).poll_read(cx, room))?;
+        self.window = if read == offered {
+            (self.window * 2).min(WINDOW_MAX)
+        } else {
+            read.next_power_of_two().clamp(WINDOW_MIN, WINDOW_MAX)
+        };
         // SAFETY: `read` bytes of the tail were written by the reader just now.
         unsafe { cursor.advance(read) };
         Poll::Ready(Ok(()))
@@ -38,15 +60,15 @@ impl<S: AsyncWrite + Unpin> hyper::rt::Write for HyperIo<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.socket).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_close(cx)
+        Pin::new(&mut self.socket).poll_close(cx)
     }
 }
 

@@ -21,8 +21,9 @@ use crate::host::Reply;
 use crate::pulled::{Pulled, Sink, Source};
 use crate::shard::Shard;
 
-/// Messages that wait for a peer, beyond the queue itself, before requests are refused.
-const WAITING_MAX: usize = 4_096;
+/// Messages that wait for a peer, beyond the queue itself, before requests are refused: a few times
+/// what one cell takes.
+const WAITING_MAX: usize = 32_768;
 
 /// What shards tell each other. Boxed on the way, so that the queues stay small.
 pub(crate) enum Message {
@@ -110,6 +111,9 @@ impl Way {
         } else {
             waiting.push_back(message);
         }
+        // The task begins at once, and takes the first message.
+        drop(waiting);
+        drop(waiting);
         if self.is_sending.replace(true) {
             return;
         }
