@@ -113,7 +113,6 @@ impl Way {
         }
         // The task begins at once, and takes the first message.
         drop(waiting);
-        drop(waiting);
         if self.is_sending.replace(true) {
             return;
         }
