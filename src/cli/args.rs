@@ -372,6 +372,11 @@ fn explain(output: &str, command: Option<&str>, words: &[&str]) -> String {
         nearest(word, if bare { COMMANDS } else { known })
             .map(|guess| format!("{word:?} is not known; did you mean {guess:?}?"))
     });
+    let guess = guess.or_else(|| {
+        let word = first.strip_prefix("Unrecognized argument: ")?.lines().next()?;
+        (command.is_none() && !word.starts_with('-'))
+            .then(|| format!("{word:?} is no command; they are: {}", COMMANDS.join(", ")))
+    });
     match guess {
         Some(guess) => format!("{guess}\n(run `{help}` for all options)"),
         None => format!("{first}\n(run `{help}` for all options)"),
@@ -441,6 +446,7 @@ mod tests {
         assert!(usage("deploj").contains("\"deploy\""), "{}", usage("deploj"));
         assert!(usage("--buckt file:///b").contains("\"--bucket\""));
         assert!(usage("deploy --port 1").contains("celld deploy --help"));
+        assert!(usage("examples/counter").contains("no command; they are: dev, deploy"));
     }
 
     #[test]
