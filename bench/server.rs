@@ -24,7 +24,7 @@ const PROJECT: &str = include_str!("worker/wrangler.jsonc");
 pub enum Kind {
     /// Something that runs already.
     Target(SocketAddr),
-    /// `celld dev`, this program.
+    /// A node of `celld` on a bucket in a directory, this program.
     Celld(PathBuf),
     /// `workerd serve`, this program.
     Workerd(PathBuf),
@@ -106,6 +106,9 @@ impl Server {
         fs::write(dir.join("bench.js"), PROGRAM)?;
         fs::write(dir.join("wrangler.jsonc"), PROJECT)?;
         let addr = free_address()?;
+        if let Kind::Celld(program) = kind {
+            deploy(program, &dir)?;
+        }
         let mut server = Self { kind: kind.clone(), addr, dir, child: None };
         server.resume()?;
         Ok(server)
@@ -179,8 +182,10 @@ impl Server {
         Ok(match &self.kind {
             Kind::Target(_) => bail!("a target is not started"),
             Kind::Celld(program) => {
+                // Not `celld dev`: it writes a line for each request.
                 let mut command = Command::new(absolute(program)?);
-                command.arg("dev").arg(".").args(["--port", &port, "--no-watch"]);
+                command.args(["--bucket", &bucket_of(&self.dir), "--node", "bench"]);
+                command.args(["--listen", &format!("127.0.0.1:{port}")]);
                 command.arg("--state").arg(self.dir.join("state"));
                 command
             }
@@ -209,6 +214,21 @@ impl Drop for Server {
             let _stopped = self.stop();
         }
     }
+}
+
+fn bucket_of(dir: &Path) -> String {
+    format!("file://{}", dir.join("bucket").display())
+}
+
+/// Puts the project in `dir` into the bucket beside it.
+fn deploy(program: &Path, dir: &Path) -> Result<()> {
+    let mut command = Command::new(absolute(program)?);
+    command.current_dir(dir).args(["deploy", ".", "--bucket", &bucket_of(dir)]);
+    let output = command.output().with_context(|| format!("start {}", program.display()))?;
+    if !output.status.success() {
+        bail!("celld deploy: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
 }
 
 /// Reads `/proc` of a process.
