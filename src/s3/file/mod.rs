@@ -363,7 +363,9 @@ fn make_directories(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    fs::create_dir_all(path)?;
+    // A relative path ends in the empty one, which is no directory.
+    let path = std::path::absolute(path)?;
+    fs::create_dir_all(&path)?;
     path.ancestors().try_for_each(|path| match sync_directory(path) {
         // Directories that are not ours to read were there before.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),

@@ -106,6 +106,16 @@ fn a_bucket_of_another_layout_is_refused() {
 }
 
 #[test]
+fn a_relative_path_is_made_with_its_parents() {
+    // Below the directory of the package, which tests run in.
+    let place = tempfile::tempdir_in(".").expect("a directory");
+    let name = place.path().file_name().expect("it has a name");
+    let relative = Path::new(name).join("a/b");
+    FileBucket::open(&relative).expect("a bucket");
+    assert!(relative.is_dir());
+}
+
+#[test]
 fn a_file_in_the_place_of_the_directory_is_a_clear_error() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let error = FileBucket::open(file.path()).expect_err("not a directory");
