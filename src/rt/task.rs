@@ -17,6 +17,8 @@ impl<T> Task<T> {
 }
 
 /// Starts a task that nobody waits for. A panic in it is reported and ends this task only.
+///
+/// The task runs at once, up to its first wait: the caller may hold no borrow that it needs.
 pub fn spawn(future: impl Future<Output = ()> + 'static) {
     glommio::spawn_local(async move {
         guarded(future).await;
@@ -24,7 +26,7 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
     .detach();
 }
 
-/// Starts a task whose result is wanted.
+/// Starts a task whose result is wanted. It runs at once, as with [`spawn`].
 pub fn spawn_joined<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
     Task(glommio::spawn_local(guarded(future)))
 }

@@ -9,6 +9,7 @@ mod activation;
 mod address;
 mod body;
 mod cell;
+mod client;
 pub mod deployment;
 mod host;
 mod ingress;

@@ -14,11 +14,12 @@ use celld_core::ownership::Owner;
 use celld_core::time::{Micros, Mono};
 use celld_rt as rt;
 use celld_s3::Bucket;
-use celld_v8host::{EventId, Failure, LoadError, Realm, Script, Target};
+use celld_v8host::{Failure, LoadError, Realm, Script, Target};
 use rustc_hash::FxHashMap;
 
 use crate::body::{Asked, Outcome, failure};
 use crate::cell::Cell;
+use crate::client::Client;
 use crate::host::{Host, Reply};
 use crate::ingress::Flag;
 use crate::outbound::Outbound;
@@ -128,25 +129,35 @@ impl Shard {
     /// Runs the Worker's `fetch`. Dropping the future tells the Worker that its client has gone.
     pub async fn fetch_worker(self: &Rc<Self>, asked: Asked) -> Outcome {
         let Some(host) = self.current_host() else {
-            let text = "no deployment is loaded yet: run `celld deploy`";
-            return Err(Failure { retryable: true, ..failure("Error", text) });
+            return Err(Failure { retryable: true, ..failure("Error", self.nothing_serves()) });
         };
         let (sender, receiver) = rt::oneshot::channel();
         let event = host.start_fetch(None, asked, Reply::Task(sender));
-        let mut client = Client { host, event, gone: true };
+        let client = Client::new(host, event);
         let outcome = receiver.await;
-        client.gone = false;
-        outcome.unwrap_or_else(|_| Err(failure("Error", "the Worker gave no response")))
+        client.watch(outcome.unwrap_or_else(|_| {
+            Err(failure("Error", "the Worker gave no response"))
+        }))
     }
 
     /// Runs the Worker's `scheduled`.
     pub async fn run_scheduled(self: &Rc<Self>, cron: String, time_ms: f64) -> Outcome {
         let Some(host) = self.current_host() else {
-            return Err(failure("Error", "no deployment is loaded yet: run `celld deploy`"));
+            return Err(failure("Error", self.nothing_serves()));
         };
         let (sender, receiver) = rt::oneshot::channel();
         host.start_scheduled(cron, time_ms, Reply::Task(sender));
         receiver.await.unwrap_or_else(|_| Err(failure("Error", "the Worker gave no result")))
+    }
+
+    /// Why there is no answer, and where the reader finds out more.
+    fn nothing_serves(&self) -> &'static str {
+        if self.is_dev {
+            "the Worker could not be loaded: the output of `celld dev` says why"
+        } else {
+            "no deployment is loaded yet: run `celld deploy`, or read at \
+             /.well-known/celld/health why the last one was refused"
+        }
     }
 
     /// Sends a request to a cell, here or on the shard that owns it.
@@ -320,18 +331,3 @@ const RELEASES_AT_ONCE: usize = 16;
 
 /// How long events of the old code may run after a new version was adopted.
 const MOVE_LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
-
-/// Tells the Worker when its client goes away before the response.
-struct Client {
-    host: Rc<Host>,
-    event: EventId,
-    gone: bool,
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        if self.gone {
-            self.host.disconnected(self.event);
-        }
-    }
-}

@@ -79,7 +79,8 @@ impl Realm {
             }
             _ => return Err(LoadError::NoMain(script.main.clone())),
         }
-        let mut realm = Realm::empty(script, limits);
+        let turn_cpu_max = script.turn_cpu_max.unwrap_or(limits.turn_cpu_max);
+        let mut realm = Realm::empty(script, Limits { turn_cpu_max, ..limits });
         realm.load()?;
         Ok(realm)
     }

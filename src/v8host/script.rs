@@ -3,6 +3,7 @@
 //! Invariant: it never changes once it is shared, but for V8's code cache, which realms fill.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use sourcemap::SourceMap;
@@ -19,6 +20,8 @@ pub struct Script {
     pub main: String,
     /// `2026-01-31`
     pub compatibility_date: String,
+    /// CPU time of one turn, if the configuration limits it.
+    pub turn_cpu_max: Option<Duration>,
     /// Flags as in the configuration.
     pub compatibility_flags: Vec<String>,
     /// `vars`: text and JSON values.

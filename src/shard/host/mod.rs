@@ -40,20 +40,32 @@ pub(crate) struct Host {
     next_stream: StdCell<u64>,
     /// A newer version runs, or the heap was full: nothing new starts here.
     pub retired: StdCell<bool>,
+    /// Nothing runs here any more.
+    broken: StdCell<bool>,
 }
 
 /// An input on its way in. One that is bound for a cell passes its input gate when its turn comes,
 /// not before: the turn ahead of it may close the gate.
 pub(crate) struct Queued {
     gate: Option<(CellSlot, Option<SectionId>)>,
+    /// Whose turn it will be, where the input itself does not tell.
+    origin: Option<Origin>,
     input: Input,
+}
+
+/// A call of JavaScript that waits for its answer.
+struct Waiting {
+    origin: Origin,
+    /// Dropped with this: the task that works on the answer gives up.
+    task: Option<rt::oneshot::Sender<()>>,
 }
 
 #[derive(Default)]
 struct Table {
     events: FxHashMap<EventId, Event>,
-    calls: FxHashMap<CallId, Origin>,
-    timers: FxHashMap<TimerId, Origin>,
+    calls: FxHashMap<CallId, Waiting>,
+    /// Dropping the sender ends the task that waits.
+    timers: FxHashMap<TimerId, (Origin, rt::oneshot::Sender<()>)>,
     sources: FxHashMap<StreamId, Source>,
     sinks: FxHashMap<StreamId, (Rc<RefCell<Sink>>, EventId)>,
     cells: FxHashMap<CellSlot, Rc<Cell>>,
@@ -128,6 +140,7 @@ impl Host {
             next_slot: StdCell::new(0),
             next_stream: StdCell::new(2),
             retired: StdCell::new(false),
+            broken: StdCell::new(false),
         })
     }
 
@@ -158,7 +171,7 @@ impl Host {
         };
         let slot = cell.map(|(_, slot)| slot);
         let input = Input::Fetch { event, cell: slot, request };
-        self.queue(slot.map(|slot| (slot, None)), input);
+        self.queue(Queued { gate: slot.map(|slot| (slot, None)), origin: None, input });
         event
     }
 
@@ -196,8 +209,8 @@ impl Host {
             let mut table = self.table.borrow_mut();
             let ours = |origin: &Origin| origin.cell == Some(slot);
             table.opening.remove(&slot);
-            table.calls.retain(|_, origin| !ours(origin));
-            table.timers.retain(|_, origin| !ours(origin));
+            table.calls.retain(|_, waiting| !ours(&waiting.origin));
+            table.timers.retain(|_, (origin, _)| !ours(origin));
             let events: Vec<EventId> = table
                 .events
                 .iter()
@@ -233,7 +246,8 @@ impl Host {
 
     /// Answers a call that waits for a response.
     pub fn answer_response(self: &Rc<Self>, call: CallId, outcome: Outcome) {
-        let Some(origin) = self.table.borrow_mut().calls.remove(&call) else { return };
+        let Some(waiting) = self.table.borrow_mut().calls.remove(&call) else { return };
+        let origin = waiting.origin;
         let answer = outcome.map(|answered| {
             Answer::Response(Response {
                 status: answered.status,
@@ -254,7 +268,8 @@ impl Host {
 
     /// Sends an input through the input gate of the cell that asked for it.
     fn admit(self: &Rc<Self>, origin: Origin, input: Input) {
-        self.queue(origin.cell.map(|slot| (slot, origin.section)), input);
+        let gate = origin.cell.map(|slot| (slot, origin.section));
+        self.queue(Queued { gate, origin: Some(origin), input });
     }
 
     /// What a closed gate has kept comes before everything else.
@@ -269,11 +284,11 @@ impl Host {
 
     /// Puts an input into the inbox and runs JavaScript, unless it is running already.
     pub fn deliver(self: &Rc<Self>, input: Input) {
-        self.queue(None, input);
+        self.queue(Queued { gate: None, origin: None, input });
     }
 
-    fn queue(self: &Rc<Self>, gate: Option<(CellSlot, Option<SectionId>)>, input: Input) {
-        self.inbox.borrow_mut().push_back(Queued { gate, input });
+    fn queue(self: &Rc<Self>, queued: Queued) {
+        self.inbox.borrow_mut().push_back(queued);
         self.drive();
     }
 
@@ -284,8 +299,8 @@ impl Host {
         let started = rt::mono_us();
         loop {
             let Some(queued) = self.inbox.borrow_mut().pop_front() else { break };
-            if let Some(input) = self.pass(queued) {
-                self.turn(input);
+            if let Some(queued) = self.pass(queued) {
+                self.turn(queued);
             }
             if rt::mono_us() - started > SLICE_US && !self.inbox.borrow().is_empty() {
                 let host = self.clone();
@@ -301,25 +316,29 @@ impl Host {
     }
 
     /// The input, if its gate is open; a closed gate keeps it.
-    fn pass(&self, queued: Queued) -> Option<Input> {
-        let Some((slot, section)) = queued.gate else { return Some(queued.input) };
+    fn pass(&self, queued: Queued) -> Option<Queued> {
+        let Some((slot, section)) = queued.gate else { return Some(queued) };
         // A cell that was closed meanwhile waits for nothing.
         let cell = self.table.borrow().cells.get(&slot).cloned()?;
         if cell.passes(section) {
-            Some(queued.input)
+            Some(queued)
         } else {
             cell.park(queued);
             None
         }
     }
 
-    fn turn(self: &Rc<Self>, input: Input) {
+    fn turn(self: &Rc<Self>, queued: Queued) {
         let Some(shard) = self.shard.upgrade() else { return };
-        if !shard.authority.is_held() {
-            // The node is fencing itself: nothing runs any more, nothing is answered.
+        if self.broken.get() || !shard.authority.is_held() {
+            // The realm is spent, or the node is fencing itself: nothing runs any more.
             return;
         }
-        let culprit = self.culprit(&input);
+        let Queued { origin, input, .. } = queued;
+        let culprit = match origin {
+            Some(origin) => Some((origin.event, origin.cell)),
+            None => self.culprit(&input),
+        };
         let mut calls = std::mem::take(&mut *self.calls.borrow_mut());
         let turn = self.realm.borrow_mut().turn(rt::wall_ms() as f64, input, &mut calls);
         match turn {
@@ -344,18 +363,18 @@ impl Host {
 
     /// Whose turn it is, should it end badly.
     fn culprit(&self, input: &Input) -> Option<(EventId, Option<CellSlot>)> {
-        let table = self.table.borrow();
-        let of = |origin: &Origin| (origin.event, origin.cell);
         match input {
             Input::Fetch { event, cell, .. } => Some((*event, *cell)),
             Input::OpenCell { event, cell, .. } => Some((*event, Some(*cell))),
             Input::Scheduled { event, .. } | Input::Disconnected { event } => Some((*event, None)),
-            Input::Answer { .. } | Input::CloseCell { .. } => None,
-            Input::Timer { timer } => table.timers.get(timer).map(of),
             Input::Pull { stream } | Input::Cancel { stream, .. } => {
-                table.sinks.get(stream).map(|(_, event)| (*event, None))
+                self.table.borrow().sinks.get(stream).map(|(_, event)| (*event, None))
             }
-            Input::Chunk { .. } => None,
+            // These come with their origin, or run nothing of the application.
+            Input::Answer { .. }
+            | Input::Timer { .. }
+            | Input::Chunk { .. }
+            | Input::CloseCell { .. } => None,
         }
     }
 
@@ -380,7 +399,11 @@ impl Host {
             return;
         }
         let Some((event, slot)) = culprit else { return };
-        let cell = slot.and_then(|slot| self.table.borrow().cells.get(&slot).cloned());
+        let cell = {
+            let table = self.table.borrow();
+            let of_event = || table.events.get(&event).and_then(|event| event.cell.clone());
+            slot.and_then(|slot| table.cells.get(&slot).cloned()).or_else(of_event)
+        };
         match cell {
             Some(cell) => cell.reset(&why),
             None => self.fail_event(event, &why),
@@ -390,6 +413,7 @@ impl Host {
     /// The realm cannot go on: its cells are reset, its events fail, another realm takes over.
     fn retire_broken(self: &Rc<Self>, shard: &Rc<Shard>, why: &Failure) {
         self.retired.set(true);
+        self.broken.set(true);
         shard.replace_host(self);
         let cells: Vec<_> = self.table.borrow().cells.values().cloned().collect();
         for cell in cells {
@@ -405,7 +429,15 @@ impl Host {
         let reply = {
             let mut table = self.table.borrow_mut();
             let Some(event) = table.events.get_mut(&id) else { return };
-            event.reply.take()
+            let reply = event.reply.take();
+            // Who reads a stream of it learns that there is no more.
+            table.sinks.retain(|_, (sink, of)| {
+                if *of == id {
+                    sink.borrow_mut().push(Err(why.clone()));
+                }
+                *of != id
+            });
+            reply
         };
         if let Some(reply) = reply {
             reply.send(Err(why.clone()));

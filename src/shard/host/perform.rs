@@ -4,9 +4,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use celld_rt as rt;
+use futures_lite::FutureExt as _;
 use celld_v8host::{CallId, CellSlot, HostCall, Input, LogLevel, Origin, Request, TimerId};
 
-use super::{Host, Reply};
+use super::{Host, Reply, Waiting};
 use crate::cell::{self, Cell};
 
 impl Host {
@@ -18,7 +19,8 @@ impl Host {
             HostCall::Fetch { call, origin, .. }
             | HostCall::FetchCell { call, origin, .. }
             | HostCall::Sync { call, origin, .. } => {
-                self.table.borrow_mut().calls.insert(*call, *origin);
+                let waiting = Waiting { origin: *origin, task: None };
+                self.table.borrow_mut().calls.insert(*call, waiting);
                 origin.cell
             }
             HostCall::Chunk { origin, .. } => origin.cell,
@@ -144,20 +146,23 @@ impl Host {
     }
 
     fn set_timer(self: &Rc<Self>, timer: TimerId, origin: Origin, delay: Duration) {
+        let (cancel, cancelled) = rt::oneshot::channel();
         {
             let mut table = self.table.borrow_mut();
-            table.timers.insert(timer, origin);
+            table.timers.insert(timer, (origin, cancel));
             if let Some(event) = table.events.get_mut(&origin.event) {
                 event.timers.push(timer);
             }
         }
         let host = Rc::downgrade(self);
         rt::spawn(async move {
-            rt::sleep(delay).await;
+            // A cleared timer, or one of an event that is over, does not wait for its time.
+            if gone_first(cancelled, rt::sleep(delay)).await.is_none() {
+                return;
+            }
             let Some(host) = host.upgrade() else { return };
-            // A cleared timer, or one of an event that is over, is no longer in the table.
-            let origin = host.table.borrow().timers.get(&timer).copied();
-            if let Some(origin) = origin {
+            let known = host.table.borrow_mut().timers.remove(&timer);
+            if let Some((origin, _)) = known {
                 host.admit(origin, Input::Timer { timer });
             }
         });
@@ -165,11 +170,30 @@ impl Host {
 
     fn fetch_out(self: &Rc<Self>, call: CallId, origin: Origin, request: Request) {
         let Some(shard) = self.shard.upgrade() else { return };
+        let (cancel, cancelled) = rt::oneshot::channel();
+        if let Some(waiting) = self.table.borrow_mut().calls.get_mut(&call) {
+            waiting.task = Some(cancel);
+        } else {
+            // Given up while the gate held it: nothing is sent.
+            return;
+        }
         let asked = self.asked(request, origin.event);
         let host = self.clone();
         rt::spawn(async move {
-            let outcome = shard.fetch_out(asked).await;
-            host.answer_response(call, outcome);
+            // Given up: the request's connection is cut.
+            let outcome = gone_first(cancelled, shard.fetch_out(asked)).await;
+            if let Some(outcome) = outcome {
+                host.answer_response(call, outcome);
+            }
         });
     }
+}
+
+/// What `work` gives, unless the other end of `wanted` is dropped before.
+async fn gone_first<T>(wanted: rt::oneshot::Receiver<()>, work: impl Future<Output = T>) -> Option<T> {
+    let gone = async {
+        let _dropped = wanted.await;
+        None
+    };
+    async { Some(work.await) }.or(gone).await
 }

@@ -42,26 +42,27 @@ function hold(event, promise) {
 
 // --- Signals of requests.
 
-/** Event -> the signal of its request, if a script has asked for it. */
+/** Event -> the signal of its request and the frame of who asked for it, if a script has. */
 const signals = new SafeMap();
 let signalCount = 0;
 
 /** The signal of a request that came with `event`, or one that never fires. */
 function signalOf(event) {
   if (event === undefined) return rt.abort.create();
-  let signal = signals.get(event);
-  if (signal === undefined) {
-    signal = rt.abort.create();
-    signals.set(event, signal);
+  let known = signals.get(event);
+  if (known === undefined) {
+    known = { __proto__: null, signal: rt.abort.create(), frame: rt.frame() };
+    signals.set(event, known);
     signalCount++;
   }
-  return signal;
+  return known.signal;
 }
 
 rt.entry.disconnected = (id) => {
-  const signal = signals.get(id);
-  if (signal === undefined) return;
-  rt.abort.signal(signal, rt.domException('The client has disconnected.', 'AbortError'));
+  const known = signals.get(id);
+  if (known === undefined) return;
+  if (known.frame !== undefined) rt.setFrame(known.frame);
+  rt.abort.signal(known.signal, rt.domException('The client has disconnected.', 'AbortError'));
 };
 
 // --- `ctx`.
