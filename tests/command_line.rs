@@ -208,3 +208,56 @@ fn a_build_that_fails_is_told_readably() {
         serde_json::from_slice(&output.stdout).expect("one JSON document");
     assert_eq!(document["ok"], false);
 }
+
+/// The help of each command that a line of the readme calls, by the words after `celld`.
+fn help_for(words: &str) -> String {
+    let command = ["dev", "deploy"].into_iter().find(|name| words.trim_start().starts_with(name));
+    stdout(&celld(&command.into_iter().chain(["--help"]).collect::<Vec<_>>(), &[]))
+}
+
+/// Options in a line, without what follows them.
+fn options(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').filter(|word| {
+        word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_alphabetic()))
+    })
+}
+
+#[test]
+fn the_readme_names_only_options_that_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(root.join("README.md")).expect("the readme");
+    let mut checked = 0;
+    for line in readme.lines() {
+        // A table's row, or what is typed at a prompt. `scripts/dev` hands its options on.
+        let calls = [("| `celld ", ""), ("$ celld ", ""), ("$ scripts/dev", "dev")];
+        for (opening, command) in calls {
+            let Some(rest) = line.strip_prefix(opening) else { continue };
+            let help = help_for(&format!("{command}{rest}"));
+            for option in options(rest) {
+                assert!(help.contains(option), "{option} of {line:?} is not in:\n{help}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked >= 15, "only {checked} options were found in the readme");
+}
+
+#[test]
+fn the_documents_name_only_files_that_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tops = ["src/", "docs/", "examples/", "scripts/", "third_party/", "bench/", "tests/"];
+    let mut checked = 0;
+    for document in ["README.md", "docs/architecture.md", "bench/README.md"] {
+        let text = std::fs::read_to_string(root.join(document)).expect("a document");
+        for name in text.split('`').skip(1).step_by(2) {
+            // `scripts/dev DIR` names a file, too. A module may be named without its ending.
+            let name = name.split_whitespace().next().unwrap_or_default();
+            if tops.iter().any(|top| name.starts_with(top)) {
+                let there = root.join(name).exists() || root.join(format!("{name}.rs")).exists();
+                assert!(there, "{document} names {name:?}, which is not there");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked >= 20, "only {checked} names were found");
+}
