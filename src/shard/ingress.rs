@@ -98,7 +98,8 @@ async fn connection(shard: Rc<Shard>, stream: rt::net::TcpStream) {
         .max_buf_size(HEADER_BYTES_MAX + URI_BYTES_MAX)
         .timer(HyperTimer)
         .header_read_timeout(HEAD_LIMIT);
-    let mut served = pin!(builder.serve_connection(HyperIo::new(ClientSocket::new(stream)), service));
+    let mut served =
+        pin!(builder.serve_connection(HyperIo::new(ClientSocket::new(stream)), service));
     let finished = async {
         // An error here is the client's: a reset, a malformed head (answered by hyper), a stall.
         let _client_error = served.as_mut().await;

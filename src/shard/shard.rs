@@ -135,9 +135,8 @@ impl Shard {
         let event = host.start_fetch(None, asked, Reply::Task(sender));
         let client = Client::new(host, event);
         let outcome = receiver.await;
-        client.watch(outcome.unwrap_or_else(|_| {
-            Err(failure("Error", "the Worker gave no response"))
-        }))
+        client
+            .watch(outcome.unwrap_or_else(|_| Err(failure("Error", "the Worker gave no response"))))
     }
 
     /// Runs the Worker's `scheduled`.

@@ -113,23 +113,52 @@ pub struct Origin {
 #[derive(Debug)]
 pub enum Input {
     /// Runs `fetch` of the default export (`cell: None`) or of the cell's instance.
-    Fetch { event: EventId, cell: Option<CellSlot>, request: Request },
+    Fetch {
+        event: EventId,
+        cell: Option<CellSlot>,
+        request: Request,
+    },
     /// Runs `scheduled` of the default export.
-    Scheduled { event: EventId, cron: String, scheduled_time: f64 },
+    Scheduled {
+        event: EventId,
+        cron: String,
+        scheduled_time: f64,
+    },
     /// Constructs an instance of a Durable Object class. Ends in `HostCall::Opened`.
-    OpenCell { event: EventId, cell: CellSlot, open: OpenCell },
+    OpenCell {
+        event: EventId,
+        cell: CellSlot,
+        open: OpenCell,
+    },
     /// Forgets the instance; its pending calls, timers and streams are forgotten too.
-    CloseCell { cell: CellSlot },
-    Answer { call: CallId, answer: Result<Answer, Failure> },
-    Timer { timer: TimerId },
+    CloseCell {
+        cell: CellSlot,
+    },
+    Answer {
+        call: CallId,
+        answer: Result<Answer, Failure>,
+    },
+    Timer {
+        timer: TimerId,
+    },
     /// The shard wants the next piece of a stream that JavaScript makes.
-    Pull { stream: StreamId },
+    Pull {
+        stream: StreamId,
+    },
     /// The shard (its client) has gone away: the stream that JavaScript makes is cancelled.
-    Cancel { stream: StreamId, reason: String },
+    Cancel {
+        stream: StreamId,
+        reason: String,
+    },
     /// The next piece of a stream that JavaScript reads: `None` is its end.
-    Chunk { stream: StreamId, chunk: Result<Option<Bytes>, Failure> },
+    Chunk {
+        stream: StreamId,
+        chunk: Result<Option<Bytes>, Failure>,
+    },
     /// The client of this event has gone away: `request.signal` fires.
-    Disconnected { event: EventId },
+    Disconnected {
+        event: EventId,
+    },
 }
 
 /// What a cell is made of.
@@ -150,37 +179,95 @@ pub struct OpenCell {
 #[derive(Debug)]
 pub enum HostCall {
     /// The event's response, or its failure.
-    Respond { event: EventId, cell: Option<CellSlot>, response: Result<Response, Failure> },
+    Respond {
+        event: EventId,
+        cell: Option<CellSlot>,
+        response: Result<Response, Failure>,
+    },
     /// The constructor ran, and every section that it opened has ended.
-    Opened { cell: CellSlot, result: Result<(), Failure> },
+    Opened {
+        cell: CellSlot,
+        result: Result<(), Failure>,
+    },
     /// Nothing of the event is left: its response is out, its `waitUntil`s have settled.
-    Done { event: EventId },
+    Done {
+        event: EventId,
+    },
     /// The global `fetch`. Answer: [`Answer::Response`].
-    Fetch { call: CallId, origin: Origin, request: Request },
+    Fetch {
+        call: CallId,
+        origin: Origin,
+        request: Request,
+    },
     /// `stub.fetch`. Calls on one `stub` must arrive in order. Answer: [`Answer::Response`].
-    FetchCell { call: CallId, origin: Origin, stub: u64, target: Target, request: Request },
+    FetchCell {
+        call: CallId,
+        origin: Origin,
+        stub: u64,
+        target: Target,
+        request: Request,
+    },
     /// The caller is no longer interested (its `AbortSignal` fired).
-    Abandon { call: CallId },
-    SetTimer { timer: TimerId, origin: Origin, delay_ms: u64 },
-    ClearTimer { timer: TimerId },
+    Abandon {
+        call: CallId,
+    },
+    SetTimer {
+        timer: TimerId,
+        origin: Origin,
+        delay_ms: u64,
+    },
+    ClearTimer {
+        timer: TimerId,
+    },
     /// JavaScript wants the next piece of a stream that the shard makes.
-    Pull { stream: StreamId, origin: Origin },
+    Pull {
+        stream: StreamId,
+        origin: Origin,
+    },
     /// JavaScript will not read the rest.
-    Cancel { stream: StreamId },
+    Cancel {
+        stream: StreamId,
+    },
     /// A piece of a stream that JavaScript makes: `None` is its end.
-    Chunk { stream: StreamId, origin: Origin, chunk: Result<Option<Bytes>, Failure> },
+    Chunk {
+        stream: StreamId,
+        origin: Origin,
+        chunk: Result<Option<Bytes>, Failure>,
+    },
     /// The input gate of the cell closes for all but answers to this section.
-    BlockConcurrency { cell: CellSlot, section: SectionId, outer: Option<SectionId> },
+    BlockConcurrency {
+        cell: CellSlot,
+        section: SectionId,
+        outer: Option<SectionId>,
+    },
     /// The section has ended. With a failure the cell is reset.
-    Unblock { cell: CellSlot, section: SectionId, failure: Option<Failure> },
+    Unblock {
+        cell: CellSlot,
+        section: SectionId,
+        failure: Option<Failure>,
+    },
     /// `storage.sync()`. Answer: [`Answer::Done`] once all earlier commits of the cell are proven.
-    Sync { call: CallId, cell: CellSlot, origin: Origin },
+    Sync {
+        call: CallId,
+        cell: CellSlot,
+        origin: Origin,
+    },
     /// `ctx.abort(reason)`: the cell is reset, its callers get `failure`.
-    AbortCell { cell: CellSlot, failure: Failure },
+    AbortCell {
+        cell: CellSlot,
+        failure: Failure,
+    },
     /// A line of `console`.
-    Log { level: LogLevel, origin: Option<Origin>, message: String },
+    Log {
+        level: LogLevel,
+        origin: Option<Origin>,
+        message: String,
+    },
     /// An exception or a rejection that nobody handled.
-    Uncaught { origin: Option<Origin>, failure: Failure },
+    Uncaught {
+        origin: Option<Origin>,
+        failure: Failure,
+    },
 }
 
 /// A Durable Object as its caller names it.

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use celld_rt as rt;
-use futures_lite::FutureExt as _;
 use celld_v8host::{CallId, CellSlot, HostCall, Input, LogLevel, Origin, Request, TimerId};
+use futures_lite::FutureExt as _;
 
 use super::{Host, Reply, Waiting};
 use crate::cell::{self, Cell};
@@ -190,7 +190,10 @@ impl Host {
 }
 
 /// What `work` gives, unless the other end of `wanted` is dropped before.
-async fn gone_first<T>(wanted: rt::oneshot::Receiver<()>, work: impl Future<Output = T>) -> Option<T> {
+async fn gone_first<T>(
+    wanted: rt::oneshot::Receiver<()>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
     let gone = async {
         let _dropped = wanted.await;
         None

@@ -72,8 +72,18 @@ struct Own {
 
 impl Own {
     fn clear(&self) {
-        let Self { begin, commit, rollback, savepoint, release, rollback_to, get, put, delete, size } =
-            self;
+        let Self {
+            begin,
+            commit,
+            rollback,
+            savepoint,
+            release,
+            rollback_to,
+            get,
+            put,
+            delete,
+            size,
+        } = self;
         for place in
             [begin, commit, rollback, savepoint, release, rollback_to, get, put, delete, size]
         {
