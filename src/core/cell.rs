@@ -1,7 +1,7 @@
 //! Names of cells, their keys in the bucket, and the shard that owns them.
 
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
 use core::fmt;
 
 use crate::epoch::Epoch;
@@ -48,6 +48,10 @@ impl CellId {
     /// Key of one LTX file. `min` and `max` are the TXIDs that it covers, both included.
     pub fn ltx_key(&self, epoch: Epoch, level: u8, min: Txid, max: Txid) -> String {
         format!("cells/{self}/ltx/e{epoch}/{level}/{min}-{max}.ltx")
+    }
+    /// A number that stands for this cell in its LTX files, which have no room for its name.
+    pub fn tag(&self) -> u64 {
+        crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, self.to_string().as_bytes())
     }
     /// The shard of `shards` that owns this cell on every node. FNV-1a over the id: ids are
     /// already random, it only has to be the same everywhere.

@@ -5,12 +5,15 @@
 //! a stale owner uploads late is never read.
 //! Source: fencing tokens as in "The Chubby lock service", OSDI 2006 (sequencers); `base` is ours.
 
-use alloc::string::ToString;
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use crc_fast::{CrcAlgorithm, checksum};
 use serde_json::{Value, json};
 
 use crate::cas::{Etag, Nonce};
+use crate::cell::CellId;
 use crate::epoch::{Epoch, FencingToken};
 use crate::lease::OwnerLease;
 use crate::node::{NodeId, SessionId};
@@ -159,11 +162,12 @@ pub fn decide(
 }
 
 impl Record {
-    /// Reads a record.
+    /// Reads the record of `cell`.
     ///
     /// # Errors
-    /// It is too long, not of our format, or contradicts itself; the error says what and where.
-    pub fn parse(bytes: &[u8]) -> Result<Self, RecordError> {
+    /// It is too long, not of our format, contradicts itself, was changed, or is the record of
+    /// another cell; the error says what and where.
+    pub fn parse(bytes: &[u8], cell: &CellId) -> Result<Self, RecordError> {
         let mut fields = Fields::parse("own.json", bytes, RECORD_BYTES_MAX, FORMAT)?;
         let node = fields.text("node", "a node's name, or empty for released", |text| {
             if text.is_empty() { Some(None) } else { NodeId::parse(text).map(Some) }
@@ -187,11 +191,15 @@ impl Record {
             Some(base) => parse_base(base, epoch, owner.is_none())?,
         };
         let nonce = fields.text("nonce", "1 to 64 of A-Z a-z 0-9 . -", Nonce::parse)?;
+        let record = Self { owner, epoch, base, nonce };
+        let sum = record.sum(cell);
+        let expected = "the checksum of this record of this cell: it was changed, or is another's";
+        fields.text("sum", expected, |text| (text == sum).then_some(()))?;
         fields.end()?;
-        Ok(Self { owner, epoch, base, nonce })
+        Ok(record)
     }
-    /// As the bucket keeps it.
-    pub fn encode(&self) -> Vec<u8> {
+    /// As the bucket keeps it for `cell`.
+    pub fn encode(&self, cell: &CellId) -> Vec<u8> {
         let (node, session) = match &self.owner {
             Some(owner) => (owner.node.as_str(), owner.session.as_str()),
             None => ("", ""),
@@ -204,8 +212,21 @@ impl Record {
             "epoch": self.epoch.get(),
             "base": base,
             "nonce": self.nonce.as_str(),
+            "sum": self.sum(cell),
         });
         record.to_string().into_bytes()
+    }
+    /// CRC-64 of everything that the record says, and of whose it is: one changed digit of `base`
+    /// would hide commits.
+    fn sum(&self, cell: &CellId) -> String {
+        let (node, session) = match &self.owner {
+            Some(owner) => (owner.node.as_str(), owner.session.as_str()),
+            None => ("", ""),
+        };
+        let Base { epoch, txid } = self.base;
+        let nonce = self.nonce.as_str();
+        let said = format!("{cell} {node} {session} {} {epoch} {txid} {nonce}", self.epoch);
+        format!("{:016x}", checksum(CrcAlgorithm::Crc64Nvme, said.as_bytes()))
     }
     /// Whether it still names this session at this epoch: the question of the bucket proof.
     pub fn is_of(&self, token: &FencingToken) -> bool {
@@ -281,8 +302,11 @@ mod tests {
         let record = Record { owner: Some(owner("n1", 'a')), epoch: epoch(6), ..record(None) };
         Decision::Claim { guard: Etag::new("e"), record: Record { nonce: nonce(2), ..record } }
     }
+    fn cell() -> CellId {
+        CellId::new("app.Class", &"0".repeat(64)).expect("a good name")
+    }
     fn error(text: &str) -> String {
-        Record::parse(text.as_bytes()).expect_err(text).to_string()
+        Record::parse(text.as_bytes(), &cell()).expect_err(text).to_string()
     }
 
     #[test]
@@ -362,22 +386,24 @@ mod tests {
     #[test]
     fn a_record_reads_back_what_it_writes() {
         for record in [record(Some(owner("n1", 'a'))), record(None)] {
-            assert_eq!(Record::parse(&record.encode()), Ok(record));
+            assert_eq!(Record::parse(&record.encode(&cell()), &cell()), Ok(record));
         }
     }
 
     #[test]
     fn a_record_without_a_base_counts_every_file() {
-        let text = String::from_utf8(record(None).encode()).expect("text");
-        let text = text.replace(r#"{"epoch":4,"txid":"000000000000000a"}"#, "null");
-        let record = Record::parse(text.as_bytes()).expect("a record");
+        let text = Record { base: Base::ORIGIN, ..record(None) }.encode(&cell());
+        let text = String::from_utf8(text).expect("text");
+        let text = text.replace(r#"{"epoch":1,"txid":"0000000000000000"}"#, "null");
+        assert!(text.contains("null"), "{text}");
+        let record = Record::parse(text.as_bytes(), &cell()).expect("a record");
         assert_eq!(record.base, Base::ORIGIN);
         assert!(record.base.admits(Epoch::FIRST, Txid::new(u64::MAX)));
     }
 
     #[test]
     fn a_bad_record_is_refused_and_the_error_says_what_and_where() {
-        let good = String::from_utf8(record(Some(owner("n1", 'a'))).encode()).expect("text");
+        let good = String::from_utf8(record(Some(owner("n1", 'a'))).encode(&cell())).expect("text");
         for (from, to, says) in [
             ("\"format\":1", "\"format\":2", "own.json: format 2, but this celld knows format 1"),
             ("\"n1\"", "\"N1\"", "field `node` is \"N1\", but should be a node's name"),
@@ -390,6 +416,8 @@ mod tests {
             ("\"txid\":\"0", "\"txid\":\"", "field `txid` is \"000000000000"),
             ("\"nonce\":", "\"nonsense\":", "field `nonce` is missing"),
             ("\"nonce\":", "\"more\":1,\"nonce\":", "unknown field `more`"),
+            ("\"epoch\":5", "\"epoch\":6", "field `sum` is "),
+            ("a\"}", "9\"}", "field `sum` is "),
             ("}", "", "not a JSON object: EOF"),
         ] {
             assert!(good.contains(from), "{from}");
@@ -399,28 +427,35 @@ mod tests {
         assert!(error("[1]").contains("not a JSON object"));
         let long = [b' '; RECORD_BYTES_MAX + 1];
         assert_eq!(
-            Record::parse(&long).expect_err("too long").to_string(),
+            Record::parse(&long, &cell()).expect_err("too long").to_string(),
             "own.json: 4097 bytes, but at most 4096 are read"
         );
     }
 
     #[test]
+    fn the_record_of_another_cell_is_refused() {
+        let other = CellId::new("app.Class", &"1".repeat(64)).expect("a good name");
+        let error = Record::parse(&record(None).encode(&cell()), &other).expect_err("another's");
+        assert!(error.to_string().contains("field `sum`"), "{error}");
+    }
+
+    #[test]
     fn a_damaged_record_never_panics_and_is_never_half_understood() {
-        let good = record(Some(owner("n1", 'a'))).encode();
+        let whole = record(Some(owner("n1", 'a')));
+        let good = whole.encode(&cell());
         let mut understood = 0;
         for at in 0..good.len() {
             for byte in 0..=u8::MAX {
                 let mut bytes = good.clone();
                 bytes[at] = byte;
-                if let Ok(record) = Record::parse(&bytes) {
-                    assert_eq!(Record::parse(&record.encode()), Ok(record.clone()));
-                    assert!(record.base.epoch <= record.epoch);
+                if let Ok(record) = Record::parse(&bytes, &cell()) {
+                    assert_eq!(record, whole);
                     understood += 1;
                 }
             }
-            Record::parse(&good[..at]).expect_err("cut short");
+            Record::parse(&good[..at], &cell()).expect_err("cut short");
         }
-        // Most bytes are structure; what may change are digits, names and spaces.
-        assert!((good.len()..good.len() * 32).contains(&understood), "{understood}");
+        // Each byte as it was, and little else.
+        assert!((good.len()..good.len() + 8).contains(&understood), "{understood}");
     }
 }

@@ -57,12 +57,13 @@ pub(crate) async fn activate(shard: &Rc<Shard>, id: &CellId) -> Result<Activated
             Effect::ReadOwner => read_owner(shard, id).await,
             Effect::ReadLease(owner) => read_lease(shard, &owner).await,
             Effect::Cas { guard, record } => {
-                let written = shard.bucket.put_if(&id.own_key(), guard, body_of(&record)).await;
+                let written =
+                    shard.bucket.put_if(&id.own_key(), guard, Bytes::from(record.encode(id))).await;
                 // An error says that nothing applied; the machine reads back all the same.
                 Event::Written(written.unwrap_or(CasOutcome::Unknown))
             }
             Effect::Restore(record) => {
-                let place = Place::new(&shard.facts.state);
+                let place = Place::new(&shard.facts.state, id);
                 match restore(&shard.bucket, id, record.base, record.epoch, place).await {
                     Ok(Restored { image, strays, files, superseded }) => {
                         for stray in strays {
@@ -114,7 +115,7 @@ fn open(
         // Nothing is restored only when the cell never existed.
         None => {
             let compactor = Compactor::new(Vec::new(), Vec::new(), RETENTION, now());
-            (CellStore::create(Place::new(&shard.facts.state)), compactor)
+            (CellStore::create(Place::new(&shard.facts.state, id)), compactor)
         }
     };
     let (store, connection) = opened.map_err(|error| broken(&error))?;
@@ -124,15 +125,11 @@ fn open(
     Ok(Activated { record, etag, token, store, database, compactor })
 }
 
-fn body_of(record: &Record) -> Bytes {
-    Bytes::from(record.encode())
-}
-
 async fn read_owner(shard: &Rc<Shard>, id: &CellId) -> Event {
     match shard.bucket.get(&id.own_key()).await {
         Ok(None) => Event::Owner(Ok(None)),
         Ok(Some(object)) => {
-            let parsed = Record::parse(&object.body);
+            let parsed = Record::parse(&object.body, id);
             Event::Owner(parsed.map(|record| Some((record, object.etag))))
         }
         Err(error) => {

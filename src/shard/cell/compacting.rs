@@ -74,7 +74,7 @@ impl Cell {
         let put = shard.bucket.put(&file.key(&self.id), Bytes::from(bytes)).await;
         put.map_err(|error| error.to_string())?;
         let read = shard.bucket.get(&self.id.own_key()).await.map_err(|error| error.to_string())?;
-        let record = read.and_then(|object| Record::parse(&object.body).ok());
+        let record = read.and_then(|object| Record::parse(&object.body, &self.id).ok());
         if !record.is_some_and(|record| record.is_of(&token)) {
             return Err("the cell has another owner".into());
         }

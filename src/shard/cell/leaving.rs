@@ -198,7 +198,7 @@ impl Cell {
         rt::spawn(async move {
             let released = record.release(txid, Nonce::numbered(random(), 0));
             let guard = Guard::Match(etag);
-            let body = Bytes::from(released.encode());
+            let body = Bytes::from(released.encode(&cell.id));
             // Whatever comes of it: a record that still names us is claimed anew by the next
             // activation, here or after our lease elsewhere.
             if let Err(error) = shard.bucket.put_if(&cell.id.own_key(), guard, body).await {

@@ -154,7 +154,7 @@ impl Cell {
         rt::spawn(async move {
             let event = match shard.bucket.get(&cell.id.own_key()).await {
                 Ok(read) => {
-                    let record = read.and_then(|object| Record::parse(&object.body).ok());
+                    let record = read.and_then(|object| Record::parse(&object.body, &cell.id).ok());
                     let still_ours = record.is_some_and(|record| record.is_of(&token));
                     proof::Event::OwnerRead { asked: number, still_ours }
                 }

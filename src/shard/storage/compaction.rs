@@ -151,6 +151,7 @@ pub(super) fn header(image: &Image, min: Txid, max: Txid, pre: Checksum, now: Wa
         max,
         timestamp_ms: now.as_millis(),
         pre,
-        node: 0,
+        // Which node wrote a file its epoch tells; which cell it is of, only this.
+        node: image.tag(),
     }
 }

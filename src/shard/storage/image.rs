@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use celld_core::cell::CellId;
 use celld_core::txid::{Checksum, Position, Txid};
 
 use super::PAGE_BYTES;
@@ -20,19 +21,21 @@ use super::ledger::{LOCK_PAGE, Ledger};
 /// Databases up to here stay in memory.
 pub const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
-/// Where an image may be.
+/// Where an image may be, and whose it is.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// For the files of large databases; on the disk of this machine.
     pub dir: PathBuf,
     /// A database that grows beyond it moves into a file.
     pub memory_bytes_max: u64,
+    /// `CellId::tag`: goes into every file of the cell, and must be in those that it is built from.
+    pub tag: u64,
 }
 
 impl Place {
     /// With the usual limit.
-    pub fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), memory_bytes_max: MEMORY_BYTES_MAX }
+    pub fn new(dir: &Path, cell: &CellId) -> Self {
+        Self { dir: dir.to_owned(), memory_bytes_max: MEMORY_BYTES_MAX, tag: cell.tag() }
     }
 }
 
@@ -66,6 +69,11 @@ impl Image {
     /// The last commit that was entered, and the checksum there.
     pub fn position(&self) -> Position {
         self.marks.last().copied().unwrap_or_default()
+    }
+
+    /// Whose it is: `CellId::tag`.
+    pub fn tag(&self) -> u64 {
+        self.place.tag
     }
 
     /// Size in pages.

@@ -94,6 +94,9 @@ pub enum FileError {
     /// It lacks what proves that files belong together.
     #[error("it carries no checksums of the database")]
     NoChecksums,
+    /// Its pages may fit all the same: cells of one class begin alike.
+    #[error("it is a file of another cell")]
+    OtherCell,
     /// Its header and its key disagree.
     #[error("its header says TXIDs {0} to {1}, its key something else")]
     OtherTxids(Txid, Txid),
@@ -201,6 +204,9 @@ impl Applier {
         }
         if !header.checksummed {
             return Err(FileError::NoChecksums);
+        }
+        if header.node != self.image.tag() {
+            return Err(FileError::OtherCell);
         }
         let Position { txid: at, checksum: has } = self.image.position();
         let wants = Txid::new(header.min.get() - 1);

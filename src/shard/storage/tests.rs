@@ -17,6 +17,11 @@ use super::*;
 const NOW: Wall = Wall::from_millis(1_700_000_000_000);
 
 /// A cell and every file that it gave.
+/// Whose files they all are.
+fn cell() -> CellId {
+    CellId::new("app.Room", &"0a".repeat(32)).expect("a good name")
+}
+
 struct Bench {
     dir: tempfile::TempDir,
     store: CellStore,
@@ -31,13 +36,13 @@ impl Bench {
 
     fn with_memory(memory_bytes_max: u64) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let place = Place { dir: dir.path().to_owned(), memory_bytes_max };
+        let place = Place { memory_bytes_max, ..Place::new(dir.path(), &cell()) };
         let (store, db) = CellStore::create(place).expect("a cell");
         Self { dir, store, db, files: vec![] }
     }
 
     fn place(&self) -> Place {
-        Place::new(self.dir.path())
+        Place::new(self.dir.path(), &cell())
     }
 
     fn run(&self, sql: &str) {
@@ -277,7 +282,7 @@ fn without_a_place_for_files_the_database_stays_in_memory() {
     let dir = tempfile::tempdir().expect("a directory");
     let taken = dir.path().join("taken");
     std::fs::write(&taken, b"a file where a directory should be").expect("a file");
-    let place = Place { dir: taken, memory_bytes_max: 16 << 10 };
+    let place = Place { memory_bytes_max: 16 << 10, ..Place::new(&taken, &cell()) };
     let (mut store, db) = CellStore::create(place).expect("a cell");
     db.execute_batch("CREATE TABLE t(b); INSERT INTO t VALUES (zeroblob(90000))").expect("SQL");
     assert_eq!(store.commit_boundary(), Some(Txid::new(1)));
@@ -471,6 +476,9 @@ fn files_of_another_history_or_damaged_ones_are_refused() {
     };
     let [a, b, c] = &bench.files[..] else { panic!("three files") };
     refuse(&[a, &other.files[1]], "checksum");
+    let mut foreign = Applier::new(Image::new(Place { tag: 1, ..bench.place() }));
+    let error = foreign.feed(a).expect_err("another cell's").to_string();
+    assert!(error.contains("of another cell"), "{error}");
     refuse(&[a, c], "follows TXID");
     refuse(&[b], "follows TXID");
     refuse(&[a, a], "follows TXID");
@@ -498,9 +506,8 @@ impl Stored {
         let bench = Bench::new();
         let bucket =
             celld_s3::Bucket::open_dir(&bench.dir.path().join("bucket")).expect("a bucket");
-        let cell = CellId::new("app.Room", &"0a".repeat(32)).expect("a good name");
         bench.run("CREATE TABLE t(id INTEGER PRIMARY KEY, b)");
-        let mut stored = Self { bench, bucket, cell };
+        let mut stored = Self { bench, bucket, cell: cell() };
         for n in 1..=commits {
             stored.bench.run(&format!("INSERT INTO t VALUES ({n}, randomblob(2000))"));
             stored.upload_pending().await;

@@ -195,8 +195,8 @@ impl Bucket {
                 if !guard.as_ref().is_none_or(|guard| holds(guard, before)) {
                     return Answer::Cas(CasOutcome::Refused);
                 }
-                let before = before.map(|(body, _)| parse(body));
-                checker.own_applied(*cell, before.as_ref(), &parse(body));
+                let before = before.map(|(body, _)| parse(*cell, body));
+                checker.own_applied(*cell, before.as_ref(), &parse(*cell, body));
                 self.own.insert(*cell, (body.clone(), etag(body)));
                 Answer::Cas(CasOutcome::Applied(etag(body)))
             }
@@ -209,7 +209,7 @@ impl Bucket {
                 Answer::Cas(CasOutcome::Applied(etag(body)))
             }
             Request::PutSegment { cell, session, segment, values } => {
-                let own = self.own.get(cell).map(|(body, _)| parse(body));
+                let own = self.own.get(cell).map(|(body, _)| parse(*cell, body));
                 let before = self.segments.insert((*cell, *segment), values.clone());
                 let is_changed = before.is_some_and(|before| before != *values);
                 checker.segment_applied(*cell, session, *segment, own.as_ref(), is_changed);
@@ -235,7 +235,7 @@ impl Bucket {
         ignores_base: bool,
         checker: &mut Checker,
     ) -> Vec<u64> {
-        let cell = CellId::new("sim.Cell", &format!("{number:064x}")).expect("a good name");
+        let cell = cell_id(number);
         let mine = self.segments.keys().filter(|(of, _)| *of == number);
         let keys: Vec<_> = mine
             .map(|(_, (epoch, min, max))| cell.ltx_key(*epoch, 0, Txid::new(*min), Txid::new(*max)))
@@ -272,6 +272,11 @@ pub fn etag(body: &Body) -> Etag {
     Etag::new(format!("{:016x}", body.0.iter().fold(0xcbf2_9ce4_8422_2325, hash)))
 }
 
-fn parse(body: &Body) -> Record {
-    Record::parse(&body.0).expect("only whole records are written")
+/// The name of a cell of the simulation.
+pub fn cell_id(cell: usize) -> CellId {
+    CellId::new("sim.Cell", &format!("{cell:064x}")).expect("a good name")
+}
+
+fn parse(cell: usize, body: &Body) -> Record {
+    Record::parse(&body.0, &cell_id(cell)).expect("only whole records are written")
 }

@@ -15,7 +15,7 @@ use celld_core::time::{Micros, Mono, Wall};
 use celld_core::txid::Txid;
 
 use super::border::{Input, Kind, Op, Tag, Who, Wish};
-use super::bucket::{Answer, Body, Request, etag};
+use super::bucket::{Answer, Body, Request, cell_id, etag};
 use super::{Broken, TTL, wall};
 
 /// By how much two clocks are assumed to differ at most.
@@ -229,7 +229,8 @@ impl Process {
                             && broken == Broken::EpochReused
                     });
                     if is_rebase && broken == Broken::RebaseSkipped {
-                        let applied = CasOutcome::Applied(etag(&Body(record.encode())));
+                        let applied =
+                            CasOutcome::Applied(etag(&Body(record.encode(&cell_id(cell)))));
                         return self.tell_claim(now, cell, claim::Event::Written(applied), wishes);
                     }
                     if let Some((record, etag)) = reused {
@@ -239,7 +240,8 @@ impl Process {
                         return wishes.push(restore(cell, of, record, broken));
                     }
                     let guard = Some(guard).filter(|_| broken != Broken::GuardForgotten);
-                    let request = Request::CasOwn { cell, guard, body: Body(record.encode()) };
+                    let request =
+                        Request::CasOwn { cell, guard, body: Body(record.encode(&cell_id(cell))) };
                     wishes.push(Wish::Request(Tag::Claim(cell, of), request));
                 }
                 claim::Effect::Restore(record) => wishes.push(restore(cell, of, record, broken)),
@@ -310,7 +312,8 @@ impl Process {
             Kind::Release => {
                 let record = serving.record.release(committed, nonce);
                 let guard = Some(Guard::Match(serving.etag.clone()));
-                let request = Request::CasOwn { cell, guard, body: Body(record.encode()) };
+                let request =
+                    Request::CasOwn { cell, guard, body: Body(record.encode(&cell_id(cell))) };
                 wishes.push(Wish::Request(Tag::Release, request));
                 self.cells.remove(&cell);
                 self.left.remove(&cell);
@@ -468,7 +471,8 @@ impl Process {
         };
         match answer {
             Answer::Object(object) => {
-                let parse = |(body, etag): (Body, Etag)| (Record::parse(&body.0), etag);
+                let parse =
+                    |(body, etag): (Body, Etag)| (Record::parse(&body.0, &cell_id(cell)), etag);
                 *read = object
                     .map(parse)
                     .map(|(record, etag)| (record.expect("only whole records are written"), etag));
@@ -482,7 +486,7 @@ impl Process {
                 claim::Event::Owner(Ok(read.clone()))
             }
             Answer::Cas(CasOutcome::Unknown) if broken == Broken::ClaimUnknownApplied => {
-                let body = Body(wrote.as_ref().expect("a write").encode());
+                let body = Body(wrote.as_ref().expect("a write").encode(&cell_id(cell)));
                 claim::Event::Written(CasOutcome::Applied(etag(&body)))
             }
             Answer::Cas(outcome) => claim::Event::Written(outcome),
@@ -532,7 +536,7 @@ impl Process {
         let token = FencingToken { epoch, session };
         match answer {
             Answer::Object(object) => Some(object.is_some_and(|(body, _)| {
-                Record::parse(&body.0).is_ok_and(|record| record.is_of(&token))
+                Record::parse(&body.0, &cell_id(cell)).is_ok_and(|record| record.is_of(&token))
             })),
             Answer::Failed => None,
             other => unreachable!("{other:?}"),
