@@ -1,0 +1,27 @@
+//! The two promises of a node, proven on real processes with a ledger on the side of the clients:
+//! what was acknowledged or seen is there after any crash, and a cell has one writer.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod damage;
+mod disk;
+mod gate;
+mod kill;
+mod ledger;
+mod load;
+mod nodes;
+mod restore;
+
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Tests that measure time or memory run alone; the others side by side.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+fn shared() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
