@@ -205,6 +205,8 @@ impl Host {
     pub fn close_cell(self: &Rc<Self>, slot: CellSlot, why: &Failure) {
         let Some(cell) = self.table.borrow_mut().cells.remove(&slot) else { return };
         let mut replies = Vec::new();
+        // Dropped after the borrow: their writers are told, and they may be of this realm.
+        let mut unread = Vec::new();
         {
             let mut table = self.table.borrow_mut();
             let ours = |origin: &Origin| origin.cell == Some(slot);
@@ -221,7 +223,7 @@ impl Host {
                 let Some(event) = table.events.remove(&id) else { continue };
                 replies.extend(event.reply);
                 for source in event.sources {
-                    table.sources.remove(&source);
+                    unread.extend(table.sources.remove(&source));
                 }
                 table.sinks.retain(|_, (sink, of)| {
                     if *of == id {
@@ -231,6 +233,7 @@ impl Host {
                 });
             }
         }
+        drop(unread);
         self.deliver(Input::CloseCell { cell: slot });
         for reply in replies {
             reply.send(Err(why.clone()));
@@ -460,6 +463,8 @@ impl Host {
 
     /// Forgets an event of which nothing is left.
     fn finish(self: &Rc<Self>, id: EventId) {
+        // Dropped after the borrow: their writers are told, and they may be of this realm.
+        let mut unread = Vec::new();
         let event = {
             let mut table = self.table.borrow_mut();
             let Some(event) = table.events.remove(&id) else { return };
@@ -469,11 +474,12 @@ impl Host {
                     table.timers.remove(timer);
                 }
                 for source in &event.sources {
-                    table.sources.remove(source);
+                    unread.extend(table.sources.remove(source));
                 }
             }
             event
         };
+        drop(unread);
         if let Some(cell) = event.cell {
             cell.event_finished();
         }

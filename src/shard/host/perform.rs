@@ -111,7 +111,9 @@ impl Host {
             }
             HostCall::Pull { stream, origin } => self.pull(stream, origin),
             HostCall::Cancel { stream } => {
-                self.table.borrow_mut().sources.remove(&stream);
+                // Dropped after the borrow: the writer is told, and it may be of this realm.
+                let gone = self.table.borrow_mut().sources.remove(&stream);
+                drop(gone);
             }
             HostCall::BlockConcurrency { cell, section, .. } => {
                 self.with_cell(cell, |cell| cell.block(section));
