@@ -20,9 +20,9 @@ use rustls::pki_types::ServerName;
 
 use crate::hyper_io::HyperIo;
 use crate::net::{connect, resolve};
-use crate::spawn;
+use crate::{spawn, timeout};
 
-/// A server that has not answered a SYN by then will not.
+/// A server that has not answered a SYN, or the first words of TLS, by then will not.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Servers close idle connections after 60 s or more; most proxies after 30 s.
 const IDLE_LIMIT: Duration = Duration::from_secs(25);
@@ -141,8 +141,12 @@ where
         }
         let bare = origin.host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(bare).map_err(io::Error::other)?;
-        let tls =
-            TlsConnector::from(self.tls.clone()).connect(name, socket).await.map_err(|error| {
+        let connected = TlsConnector::from(self.tls.clone()).connect(name, socket);
+        // A server that does not speak TLS may wait for more instead of saying so.
+        let tls = timeout(CONNECT_LIMIT, connected)
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(|error| {
                 io::Error::new(error.kind(), format!("TLS with {}: {error}", origin.host))
             })?;
         handshake(HyperIo::new(tls)).await
