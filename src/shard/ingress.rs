@@ -82,7 +82,8 @@ struct Ends {
 
 async fn connection(shard: Rc<Shard>, stream: rt::net::TcpStream) {
     let ends = Ends { peer: stream.peer_addr().ok(), local: stream.local_addr().ok() };
-    // Cannot fail: the time is not zero.
+    // A write may take this long twice: at its end the kernel may have room for a little more. It
+    // cannot fail, as the time is not zero.
     let _no_limit = stream.set_write_timeout(Some(STALL_LIMIT));
     let service_shard = shard.clone();
     let service = service_fn(move |request| {

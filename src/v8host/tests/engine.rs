@@ -87,6 +87,26 @@ fn exceptions_and_syntax_errors_of_a_module_are_load_errors_with_a_place() {
 }
 
 #[test]
+fn stacks_show_places_in_the_source_that_was_bundled() {
+    let mut map = sourcemap::SourceMapBuilder::new(None);
+    // Second line of the bundle, from its first column: line 41, column 3 of the source.
+    map.add(1, 0, 40, 2, Some("src/main.ts"), None, false);
+    let mut json = Vec::new();
+    map.into_sourcemap().to_writer(&mut json).expect("JSON");
+    let made = |module: Module| {
+        let script =
+            Script { modules: vec![module], main: "index.js".to_owned(), ..Script::default() };
+        Realm::new(&Arc::new(script), Limits::default()).map(drop).expect_err("it throws")
+    };
+    let module = || Module::new("index.js", ModuleKind::EsModule, "export default {};\nnull.x;");
+    let text = made(module().with_source_map(json)).to_string();
+    assert!(text.contains("src/main.ts:41:3") && !text.contains("index.js"), "{text}");
+    // A map that makes no sense hides nothing.
+    let text = made(module().with_source_map("{ no map")).to_string();
+    assert!(text.contains("TypeError") && text.contains("index.js:2:6"), "{text}");
+}
+
+#[test]
 fn a_top_level_await_that_settles_is_awaited_and_one_that_does_not_is_an_error() {
     load(&[("index.js", "export const x = await Promise.resolve(1); export default {}")])
         .map(drop)

@@ -1,0 +1,3 @@
+// Loaded when it is asked for.
+
+export const late = "loaded late";
