@@ -218,8 +218,65 @@ pub fn flat_headers<'s>(scope: &mut PinScope<'s, '_>, headers: &HeaderMap) -> Lo
     v8::Array::new_with_elements(scope, &flat)
 }
 
-/// Headers from `[name, value, name, value, …]`.
+/// Headers as `name LF value LF name LF value` in one string (neither has an LF): most are only
+/// passed on. A flat array when a value is not ASCII.
+pub fn packed_headers<'s>(
+    scope: &mut PinScope<'s, '_>,
+    headers: &HeaderMap,
+) -> Local<'s, v8::Value> {
+    let mut packed = Vec::with_capacity(512);
+    for (name, value) in headers {
+        if !packed.is_empty() {
+            packed.push(b'\n');
+        }
+        packed.extend_from_slice(name.as_str().as_bytes());
+        packed.push(b'\n');
+        packed.extend_from_slice(value.as_bytes());
+    }
+    if packed.is_ascii() {
+        latin1(scope, &packed).into()
+    } else {
+        flat_headers(scope, headers).into()
+    }
+}
+
+/// What `js/response.js` gives a response that is a text.
+const TEXT_HEADERS: &str = "content-type\ntext/plain;charset=UTF-8";
+
+/// Headers from what [`packed_headers`] made.
+fn unpack_headers(scope: &mut PinScope, packed: Local<v8::String>) -> Option<HeaderMap> {
+    let packed = Bytes::from(utf8_of(scope, packed));
+    if packed == TEXT_HEADERS {
+        let value = HeaderValue::from_static("text/plain;charset=UTF-8");
+        return Some(HeaderMap::from_iter([(http::header::CONTENT_TYPE, value)]));
+    }
+    let mut headers = HeaderMap::new();
+    let mut from = 0;
+    while from < packed.len() {
+        let end = |from: usize| {
+            let rest = &packed[from..];
+            from + rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len())
+        };
+        let name_end = end(from);
+        let value_start = (name_end + 1).min(packed.len());
+        let value_end = end(value_start);
+        let name = HeaderName::from_bytes(&packed[from..name_end]);
+        let value = HeaderValue::from_maybe_shared(packed.slice(value_start..value_end));
+        let (Ok(name), Ok(value)) = (name, value) else {
+            throw_type_error(scope, "headers: a packed list is expected");
+            return None;
+        };
+        headers.append(name, value);
+        from = value_end + 1;
+    }
+    Some(headers)
+}
+
+/// Headers from `[name, value, name, value, …]`, or packed.
 pub fn headers_of(scope: &mut PinScope, flat: Local<v8::Value>) -> Option<HeaderMap> {
+    if let Ok(packed) = Local::<v8::String>::try_from(flat) {
+        return unpack_headers(scope, packed);
+    }
     let Ok(flat) = Local::<v8::Array>::try_from(flat) else {
         return if flat.is_null_or_undefined() {
             Some(HeaderMap::new())

@@ -1,8 +1,10 @@
 //! A realm: one isolate with one context that runs one version of one script.
 //!
-//! Invariant: the isolate is entered only inside of a method of [`Realm`], and left at its end, so
-//! that many realms share a thread. A realm lives and dies on the thread that made it.
+//! Invariant: inside of a method of [`Realm`] its isolate is the current one of the thread. It stays
+//! so until another realm needs the thread ([`enter`]), as entering costs more than a small turn. A
+//! realm lives and dies on the thread that made it.
 
+use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -124,14 +126,13 @@ impl Realm {
 
     fn load(&mut self) -> Result<(), LoadError> {
         self.watchdog.begin(self.limits.startup_cpu_max);
-        let entered = Entered::new(&self.isolate);
+        enter(&self.isolate, &self.state);
         let loaded = {
             v8::scope!(let scope, &mut **self.isolate);
             let context = Local::new(scope, &self.inside.context);
             let scope = &mut v8::ContextScope::new(scope, context);
             evaluate(scope, &self.state)
         };
-        drop(entered);
         self.state.starting.set(false);
         let ended = self.watchdog.end();
         self.memory.end_turn(&mut self.isolate, self.limits);
@@ -160,7 +161,7 @@ impl Realm {
 
     /// Names of the exports of the main module that are classes or functions.
     pub fn exports(&mut self) -> Vec<String> {
-        let _entered = Entered::new(&self.isolate);
+        enter(&self.isolate, &self.state);
         v8::scope!(let scope, &mut **self.isolate);
         let context = Local::new(scope, &self.inside.context);
         let scope = &mut v8::ContextScope::new(scope, context);
@@ -170,9 +171,9 @@ impl Realm {
 
 impl Drop for Realm {
     fn drop(&mut self) {
-        // SAFETY: the isolate belongs to this thread (`Realm` is not `Send`); V8 wants it entered
-        // while it is disposed of, and leaves it itself.
-        unsafe { self.isolate.enter() };
+        // V8 wants it entered while it is disposed of, and leaves it itself.
+        enter(&self.isolate, &self.state);
+        ENTERED.set(None);
         self.state.clear();
         // SAFETY: neither field is used again. Handles go before their isolate.
         unsafe {
@@ -182,23 +183,26 @@ impl Drop for Realm {
     }
 }
 
-/// The isolate is the current one of this thread while this lives.
-pub(crate) struct Entered(*const v8::OwnedIsolate);
-
-impl Entered {
-    pub fn new(isolate: &v8::OwnedIsolate) -> Self {
-        // SAFETY: an isolate stays on the thread that made it; `drop` leaves it.
-        unsafe { isolate.enter() };
-        Self(isolate)
-    }
+thread_local! {
+    /// The live realm whose isolate this thread has entered: its state, which tells it from others.
+    static ENTERED: Cell<Option<(*const RealmState, v8::UnsafeRawIsolatePtr)>> =
+        const { Cell::new(None) };
 }
 
-impl Drop for Entered {
-    fn drop(&mut self) {
-        // SAFETY: the isolate outlives its guard: both are parts of one method of `Realm`, whose
-        // field it is. It was entered by `new`.
-        unsafe { (*self.0).exit() };
+/// Makes the isolate of a realm the current one of this thread, if it is not.
+pub(crate) fn enter(isolate: &v8::OwnedIsolate, state: &Rc<RealmState>) {
+    let state = Rc::as_ptr(state);
+    if let Some((entered, before)) = ENTERED.get() {
+        if entered == state {
+            return;
+        }
+        // SAFETY: its realm lives, as `drop` takes the pointer away; it was entered below.
+        unsafe { v8::Isolate::ref_from_raw_isolate_ptr(&before).exit() };
     }
+    // SAFETY: an isolate stays on the thread that made it (`Realm` is not `Send`).
+    unsafe { isolate.enter() };
+    // SAFETY: the pointer is kept only until the realm is dropped.
+    ENTERED.set(Some((state, unsafe { isolate.as_raw_isolate_ptr() })));
 }
 
 /// What the runtime's object `rt` offers to the host.

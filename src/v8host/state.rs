@@ -154,12 +154,20 @@ impl RealmState {
         let frame = Local::<v8::Object>::try_from(frame).ok()?;
         let event = self.number(scope, frame, &self.names.event)?;
         let cell = self.number(scope, frame, &self.names.cell);
-        let section = self.number(scope, frame, &self.names.section);
+        // Only cells have sections.
+        let section = cell.and_then(|_| self.number(scope, frame, &self.names.section));
         Some(Origin {
             event: EventId(event as u64),
             cell: cell.map(|cell| CellSlot(cell as u32)),
             section: section.map(|section| SectionId(section as u64)),
         })
+    }
+
+    /// The cell whose code runs now.
+    pub fn cell(&self, scope: &mut PinScope) -> Option<CellSlot> {
+        let frame = scope.get_continuation_preserved_embedder_data();
+        let frame = Local::<v8::Object>::try_from(frame).ok()?;
+        self.number(scope, frame, &self.names.cell).map(|cell| CellSlot(cell as u32))
     }
 
     fn number(

@@ -9,7 +9,7 @@ use crate::convert::{self, body_kind};
 use crate::errors::failure;
 use crate::host::{Answer, Body, Failure, HostCall, Input, Request, Response, Termination, Turn};
 use crate::modules;
-use crate::realm::{Entered, Realm};
+use crate::realm::{self, Realm};
 use crate::state::{RealmState, Rejection};
 
 /// Functions of `rt.entry` that the host calls.
@@ -131,7 +131,7 @@ impl Realm {
         self.state.calls.swap(&std::cell::RefCell::new(std::mem::take(calls)));
         self.watchdog.begin(self.limits.turn_cpu_max);
         {
-            let _entered = Entered::new(&self.isolate);
+            realm::enter(&self.isolate, &self.state);
             v8::scope!(let scope, &mut **self.isolate);
             let context = Local::new(scope, &self.inside.context);
             let scope = &mut v8::ContextScope::new(scope, context);
@@ -242,7 +242,7 @@ fn deliver(scope: &mut PinScope, entries: &Entries, input: Input) -> Option<()> 
                 optional(scope, cell.map(|cell| u64::from(cell.0))),
                 convert::intern(scope, method.as_str()).into(),
                 convert::string(scope, &url).into(),
-                convert::flat_headers(scope, &headers).into(),
+                convert::packed_headers(scope, &headers),
                 kind,
                 value,
                 length,
@@ -327,7 +327,7 @@ fn answer_call<'s>(
                 number(scope, call),
                 number(scope, status.into()),
                 convert::string(scope, &status_text).into(),
-                convert::flat_headers(scope, &headers).into(),
+                convert::packed_headers(scope, &headers),
                 kind,
                 value,
                 length,
@@ -360,6 +360,10 @@ fn failure_values<'s>(scope: &mut PinScope<'s, '_>, id: u64, failure: &Failure) 
     ]
 }
 
+/// Up to here a body of ASCII crosses as a string: that is what most scripts want of it, and an
+/// `ArrayBuffer` costs three allocations and a finalizer.
+const TEXT_MAX: usize = 4096;
+
 /// `(kind, value, length)`; the length is -1 when it is not known.
 fn body_values<'s>(
     scope: &mut PinScope<'s, '_>,
@@ -369,7 +373,11 @@ fn body_values<'s>(
         Body::Empty => (body_kind::EMPTY, v8::undefined(scope).into(), 0),
         Body::Bytes(bytes) => {
             let length = bytes.len() as i64;
-            (body_kind::BYTES, convert::uint8_array(scope, bytes)?.into(), length)
+            if bytes.len() <= TEXT_MAX && bytes.is_ascii() {
+                (body_kind::STRING, convert::latin1(scope, &bytes).into(), length)
+            } else {
+                (body_kind::BYTES, convert::uint8_array(scope, bytes)?.into(), length)
+            }
         }
         Body::Stream { id, length } => {
             (body_kind::STREAM, number(scope, id.0), length.map_or(-1, |length| length as i64))

@@ -49,8 +49,9 @@ impl Drop for InUse {
 pub(super) fn database(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option<InUse> {
     let state = RealmState::get(scope);
     let cell = CellSlot(args.get(0).uint32_value(scope)?);
-    let origin = state.io_origin(scope)?;
-    if origin.cell != Some(cell) {
+    if state.cell(scope) != Some(cell) {
+        // In the global scope that is what is wrong.
+        state.io_origin(scope)?;
         convert::throw_error(scope, FOREIGN);
         return None;
     }

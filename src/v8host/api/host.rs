@@ -1,7 +1,7 @@
 //! Host calls: what JavaScript asks of the shard. One native function for each [`HostCall`].
 //!
 //! Arguments of requests and responses have one form everywhere:
-//! - headers: `[name, value, name, value, …]`;
+//! - headers: `[name, value, name, value, …]`, or `name LF value LF name LF value` in one string;
 //! - body: `kind, value, length`; kind 0 none, 1 a `Uint8Array`, 2 the number of a stream (with its
 //!   length, or -1), 3 a string;
 //! - an error is the thrown value itself;
@@ -73,11 +73,16 @@ fn queue_microtask(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: R
     }
 }
 
-/// `respond(event, cell, status, statusText, headers, bodyKind, body, length)`
+/// `respond(event, cell, status, statusText, headers, bodyKind, body, length, last)`; with `last` the
+/// event is done.
 fn respond(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnValue) {
     let Some((event, cell)) = event_and_cell(scope, &args) else { return };
     if let Some(response) = response_of(scope, &args) {
-        RealmState::get(scope).push(HostCall::Respond { event, cell, response: Ok(response) });
+        let state = RealmState::get(scope);
+        state.push(HostCall::Respond { event, cell, response: Ok(response) });
+        if args.get(8).is_true() {
+            state.push(HostCall::Done { event });
+        }
     }
 }
 

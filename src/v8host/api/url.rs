@@ -96,20 +96,119 @@ fn offsets(href: &[u8]) -> [usize; 12] {
     ]
 }
 
+/// Whether the parser would give just this text back: an `http` or `https` URL in its serialised form,
+/// as servers have it of nearly every request. `false` promises nothing: it may be one all the same.
+fn is_serialised(text: &[u8]) -> bool {
+    let (rest, default_port) = if let Some(rest) = text.strip_prefix(b"http://") {
+        (rest, 80)
+    } else if let Some(rest) = text.strip_prefix(b"https://") {
+        (rest, 443)
+    } else {
+        return false;
+    };
+    let Some(slash) = rest.iter().position(|&byte| byte == b'/') else { return false };
+    let (authority, path) = rest.split_at(slash);
+    let (host, port) = match authority.iter().position(|&byte| byte == b':') {
+        Some(colon) => (&authority[..colon], Some(&authority[colon + 1..])),
+        None => (authority, None),
+    };
+    is_plain_host(host)
+        && port.is_none_or(|port| is_plain_port(port, default_port))
+        && is_plain_path(path)
+}
+
+/// Labels of lower-case ASCII of which the last one begins with a letter, so that it is no IPv4 address,
+/// and none is Punycode.
+fn is_plain_host(host: &[u8]) -> bool {
+    let mut last = None;
+    for label in host.split(|&byte| byte == b'.') {
+        let plain = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+        if label.is_empty() || label.get(2..4) == Some(b"--") || !label.iter().all(plain) {
+            return false;
+        }
+        last = label.first();
+    }
+    host.len() < 254 && last.is_some_and(u8::is_ascii_lowercase)
+}
+
+fn is_plain_port(port: &[u8], default: u32) -> bool {
+    if port.is_empty() || port.len() > 5 || port[0] == b'0' || !port.iter().all(u8::is_ascii_digit)
+    {
+        return false;
+    }
+    let number = port.iter().fold(0, |number, &digit| number * 10 + u32::from(digit - b'0'));
+    number <= 0xffff && number != default
+}
+
+/// A path and a query of characters that are never escaped, without a segment that begins with a dot.
+/// A fragment, an escaped dot or a quote is left to the parser.
+fn is_plain_path(path: &[u8]) -> bool {
+    let mut before = b' ';
+    for &byte in path {
+        let plain = match byte {
+            b'a'..=b'z'
+            | b'A'..=b'Z'
+            | b'0'..=b'9'
+            | b'/'
+            | b'-'
+            | b'_'
+            | b'~'
+            | b'!'
+            | b'$'
+            | b'&'
+            | b'('
+            | b')'
+            | b'*'
+            | b'+'
+            | b','
+            | b';'
+            | b'='
+            | b':'
+            | b'@'
+            | b'?' => true,
+            b'.' => before != b'/',
+            _ => false,
+        };
+        if !plain {
+            return false;
+        }
+        before = byte;
+    }
+    true
+}
+
 /// `[href, offsets…]`
 fn pack<'s>(scope: &mut PinScope<'s, '_>, url: &Url) -> Local<'s, v8::Value> {
-    let href = url.as_str();
-    let mut parts: Vec<Local<v8::Value>> = Vec::with_capacity(13);
-    parts.push(convert::string(scope, href).into());
-    for offset in offsets(href.as_bytes()) {
+    let href = convert::string(scope, url.as_str());
+    pack_as(scope, href, url.as_str())
+}
+
+/// `text` is that of `href`.
+fn pack_as<'s>(
+    scope: &mut PinScope<'s, '_>,
+    href: Local<v8::String>,
+    text: &str,
+) -> Local<'s, v8::Value> {
+    let href = Local::new(scope, href);
+    let mut parts: [Local<v8::Value>; 13] = [href.into(); 13];
+    for (part, offset) in parts[1..].iter_mut().zip(offsets(text.as_bytes())) {
         // The crate keeps URLs below 4 GiB: its own offsets are u32.
-        parts.push(v8::Integer::new_from_unsigned(scope, offset as u32).into());
+        *part = v8::Integer::new_from_unsigned(scope, offset as u32).into();
     }
     v8::Array::new_with_elements(scope, &parts).into()
 }
 
 /// `url_parse(input, base?)`: the packed URL, or `null` when it is none.
 fn url_parse(scope: &mut PinScope, args: v8::FunctionCallbackArguments, mut rv: v8::ReturnValue) {
+    if args.get(1).is_undefined()
+        && let Ok(input) = Local::<v8::String>::try_from(args.get(0))
+        && input.is_onebyte()
+    {
+        let text = convert::text_of(scope, input);
+        if is_serialised(text.as_bytes()) {
+            return rv.set(pack_as(scope, input, &text));
+        }
+    }
     match parse(scope, &args) {
         Some(Some(url)) => rv.set(pack(scope, &url)),
         Some(None) => rv.set_null(),
@@ -218,7 +317,55 @@ fn form_serialize(
 
 #[cfg(test)]
 mod tests {
-    use super::offsets;
+    use url::Url;
+
+    use super::{is_serialised, offsets};
+
+    #[test]
+    fn what_is_taken_for_serialised_parses_to_itself() {
+        for text in [
+            "http://localhost:8787/counter/a-b_c~d?x=1&y=(2)",
+            "https://a.example-1.com/",
+            "http://a.b/x//y/z.txt?a=..//b?c:@!$*+,;=",
+            "http://h/a./b../?.",
+            "https://h:80/%",
+        ] {
+            let serialised = is_serialised(text.as_bytes());
+            assert_eq!(serialised, !text.contains('%'), "{text}");
+            assert_eq!(Url::parse(text).expect("a URL").as_str(), text);
+        }
+        for text in [
+            "http://h:80/",
+            "https://h:443/",
+            "http://h:08/",
+            "http://h:/",
+            "http://h:65536/",
+            "http://1.2/",
+            "http://h.0x1/",
+            "http://h.1/",
+            "http://H/",
+            "http://xn--a/",
+            "http://h./",
+            "http://h/./a",
+            "http://h/..",
+            "http://h/a/.",
+            "http://h/%2e",
+            "http://h/a b",
+            "http://h/?'",
+            "http://h/#",
+            "http://h",
+            "http://u@h/",
+            "http://u:p@h/",
+            "http:///h/",
+            "http://h\\/",
+            "HTTP://h/",
+            "ftp://h/",
+            "http://h/\u{e9}",
+            "http://h/a\tb",
+        ] {
+            assert!(!is_serialised(text.as_bytes()), "{text}");
+        }
+    }
 
     #[test]
     fn the_parts_of_a_url_are_found() {

@@ -15,6 +15,7 @@ const { parse } = JSON;
 const toWellFormed = uncurry(String.prototype.toWellFormed);
 const charCodeAt = uncurry(String.prototype.charCodeAt);
 const sliceString = uncurry(String.prototype.slice);
+const indexOf = uncurry(String.prototype.indexOf);
 const TypedArray = Object.getPrototypeOf(Uint8Array);
 const setBytes = uncurry(TypedArray.prototype.set);
 const bufferOf = getter(TypedArray.prototype, 'buffer');
@@ -184,11 +185,11 @@ const outgoing = new SafeMap();
 
 /** Answers the host's pulls; itself the read request. */
 class Pump {
-  constructor(stream, ended) {
+  constructor(stream, event) {
     this.id = ops.stream_new();
     this.reader = new Reader(stream, false);
     this.frame = rt.frame();
-    this.ended = ended;
+    this.event = event;
     outgoing.set(this.id, this);
   }
 
@@ -220,7 +221,7 @@ class Pump {
 
   finish() {
     outgoing.delete(this.id);
-    if (this.ended !== null) this.ended();
+    if (this.event !== null) rt.dispatch.release(this.event);
   }
 }
 
@@ -305,6 +306,22 @@ function extractOther(init) {
   return null;
 }
 
+/** Headers as the host packs them, `name LF value LF name LF value`, as a flat list. */
+function unpack(packed) {
+  const list = [];
+  if (packed === '') return list;
+  let from = 0;
+  let count = 0;
+  for (;;) {
+    const end = indexOf(packed, '\n', from);
+    if (end < 0) break;
+    list[count++] = sliceString(packed, from, end);
+    from = end + 1;
+  }
+  list[count] = sliceString(packed, from);
+  return list;
+}
+
 let B;
 
 class Body {
@@ -314,6 +331,7 @@ class Body {
   #used = false;
   /** The same bytes belong to a clone: they may not be handed out. */
   #shared = false;
+  /** The flat list of headers, the same packed in a string as long as nobody looks, or undefined. */
   #list;
   #headers = null;
   #immutable;
@@ -334,7 +352,9 @@ class Body {
       length: (body) => body.#length,
       /** The flat list of headers, made when there is none. */
       list: (body) => {
-        if (body.#list === undefined) body.#list = [];
+        const list = body.#list;
+        if (typeof list === 'object') return list;
+        body.#list = list === undefined ? [] : unpack(list);
         return body.#list;
       },
       /** Headers of a copy may be changed, also when those of the original may not. */
@@ -352,7 +372,7 @@ class Body {
         if (body.#headers === null) body.#headers = makeHeaders(B.list(body), body.#immutable);
         return body.#headers;
       },
-      /** The flat list of headers, or `undefined`. */
+      /** What there is of headers: a flat list, packed ones, `undefined`. For the host. */
       listOrNone: (body) => body.#list,
       isBody: (value) => isObject(value) && #kind in value,
       used: (body) => body.#used || (body.#kind === STREAM && body.#value.disturbed),
@@ -365,10 +385,10 @@ class Body {
       },
       /**
        * Gives the body to the host: after it `kind` is none, bytes, text or a stream's number, and
-       * `value` and `length` go with it. `ended` is called when a stream that JavaScript makes is
-       * through. Returns whether it will be.
+       * `value` and `length` go with it. When it is a stream that JavaScript makes, `event` (if not
+       * null) is released once that stream is through. Returns whether it will be.
        */
-      send: (body, ended) => {
+      send: (body, event) => {
         if (body.#kind === NONE) return false;
         B.check(body);
         body.#used = true;
@@ -384,7 +404,7 @@ class Body {
           body.#length = source.length;
           return false;
         }
-        const pump = new Pump(stream, ended);
+        const pump = new Pump(stream, event);
         body.#kind = HOST;
         body.#value = pump.id;
         body.#length = stream.length;

@@ -25,10 +25,15 @@ class EventState {
 /** One part of an event is through. */
 function release(event) {
   if (--event.pending > 0) return;
+  forget(event);
+  done(event.id);
+}
+
+/** Nothing of the event is left here. */
+function forget(event) {
   if (signalCount > 0 && signals.delete(event.id)) signalCount--;
   // Timers of a cell live on with it; what an event without a cell has left running ends here.
   if (event.cell === undefined) rt.timers.forgetEvent(event.id);
-  done(event.id);
 }
 
 /** Keeps an event alive until a promise settles; a rejection is reported. */
@@ -109,18 +114,23 @@ function answer(event, response) {
     return;
   }
   let flows = false;
+  let last = false;
   try {
     if (P.isError(response)) throw new TypeError('Response.error() cannot be sent to a client.');
-    flows = B.send(response, () => release(event));
+    flows = B.send(response, event);
     if (flows) event.pending++;
+    // The usual end: one call tells both, the response and that nothing comes after it.
+    last = event.pending === 1;
+    if (last) forget(event);
     respond(event.id, event.cell, P.status(response), P.statusText(response), B.listOrNone(response), B.kind(response),
-      B.value(response), B.length(response));
+      B.value(response), B.length(response), last);
   } catch (error) {
     if (flows) rt.entry.cancel(B.value(response), 'The response could not be sent.');
     fail(event, error);
     return;
   }
-  release(event);
+  if (last) event.pending = 0;
+  else release(event);
 }
 
 // --- Handlers.
@@ -146,11 +156,11 @@ function missing(name) {
 
 rt.entry.fetch = (id, cell, verb, url, list, kind, value, length) => {
   const event = new EventState(id, cell);
-  rt.setFrame(rt.newFrame(id, cell, undefined, undefined));
+  rt.setFrame(rt.newFrame(id, cell, undefined, undefined, event));
   let result;
   try {
     const request = R.make(verb, url, list, kind, value, length, id);
-    result = cell === undefined ? callHandler('fetch', event, request) : rt.dispatch.cellFetch(cell, request, event);
+    result = cell === undefined ? callHandler('fetch', event, request) : rt.dispatch.cellFetch(cell, request);
   } catch (error) {
     fail(event, error);
     return;
@@ -190,7 +200,7 @@ decorate(ScheduledController);
 
 rt.entry.scheduled = (id, cron, time) => {
   const event = new EventState(id, undefined);
-  rt.setFrame(rt.newFrame(id, undefined, undefined, undefined));
+  rt.setFrame(rt.newFrame(id, undefined, undefined, undefined, event));
   let result;
   try {
     result = callHandler('scheduled', event, new ScheduledController(INTERNAL, time, cron));
@@ -199,7 +209,7 @@ rt.entry.scheduled = (id, cron, time) => {
     return;
   }
   then(resolvedWith(result), () => {
-    respond(event.id, undefined, 200, '', undefined, B.NONE, undefined, 0);
+    respond(event.id, undefined, 200, '', undefined, B.NONE, undefined, 0, false);
     release(event);
   }, (error) => fail(event, error));
 };

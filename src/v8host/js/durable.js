@@ -26,13 +26,20 @@ class DurableObjectId {
   #hex;
   /** Key of the namespace that the id is for. */
   #namespace;
+  #name;
+  /**
+   * Own properties, for JSON. Fields: a script may change what it sees there, nothing here reads them,
+   * and properties that cannot be written take a microsecond to define.
+   */
+  name;
+  jurisdiction = undefined;
 
   constructor(token, hex, namespace, name) {
     if (token !== INTERNAL) illegalConstructor();
     this.#hex = hex;
     this.#namespace = namespace;
-    readOnly(this, 'name', name);
-    readOnly(this, 'jurisdiction', undefined);
+    this.#name = name;
+    this.name = name;
   }
 
   static {
@@ -40,6 +47,7 @@ class DurableObjectId {
       isId: (value) => isObject(value) && #hex in value,
       hex: (id) => id.#hex,
       namespace: (id) => id.#namespace,
+      name: (id) => id.#name,
     };
   }
 
@@ -85,39 +93,49 @@ class DurableObject {
   #number;
   #class;
   #namespace;
-  #id;
+  #hex;
+  #name;
+  /** Own properties, for JSON. Fields, as for ids. */
+  name;
+  id;
   /** The failure that broke this stub: every later call fails with it. */
   #broken = null;
 
   constructor(token, className, namespace, id) {
     if (token !== INTERNAL) illegalConstructor();
+    const name = ids.name(id);
     stubs += 1;
     this.#number = stubs;
     this.#class = className;
     this.#namespace = namespace;
-    this.#id = id;
-    readOnly(this, 'name', id.name);
-    readOnly(this, 'id', id);
+    this.#hex = ids.hex(id);
+    this.#name = name;
+    this.name = name;
+    this.id = id;
   }
 
   fetch(input, init = undefined) {
     if (!isObject(this) || !(#number in this)) illegalInvocation();
     if (this.#broken !== null) return rejectedWith(this.#broken);
     try {
-      required(arguments.length, method('DurableObject', 'fetch'), 'Request or string');
-      const answer = rt.send(input, init, (verb, url, headers, kind, value, length, redirect) => ops.fetch_cell(
-        this.#number, this.#class, this.#namespace, ids.hex(this.#id), this.#id.name, verb, url, headers, kind, value, length, redirect));
-      then(answer, undefined, (error) => this.#failed(error));
-      return answer;
+      if (arguments.length === 0) required(0, method('DurableObject', 'fetch'), 'Request or string');
+      return rt.send(input, init, this);
     } catch (error) {
       return rejectedWith(error);
     }
   }
 
-  /** An exception of the object's own code leaves the stub whole; the loss of the object breaks it. */
-  #failed(error) {
-    if (!isObject(error) || error.overloaded === true) return;
-    if (error.durableObjectReset === true || error.retryable === true) this.#broken = error;
+  static {
+    rt.stubs = {
+      __proto__: null,
+      call: (stub, verb, url, headers, kind, value, length, redirect) => ops.fetch_cell(
+        stub.#number, stub.#class, stub.#namespace, stub.#hex, stub.#name, verb, url, headers, kind, value, length, redirect),
+      /** An exception of the object's own code leaves the stub whole; the loss of the object breaks it. */
+      failed: (stub, error) => {
+        if (!isObject(error) || error.overloaded === true) return;
+        if (error.durableObjectReset === true || error.retryable === true) stub.#broken = error;
+      },
+    };
   }
 }
 ObjectSetPrototypeOf(DurableObject.prototype, anyMethod);
@@ -125,9 +143,15 @@ decorate(DurableObject);
 
 // --- Namespaces.
 
+/** Names whose ids a namespace remembers: an id costs two HMACs. */
+const NAMES_MAX = 1024;
+
 class DurableObjectNamespace {
   #class;
   #namespace;
+  /** Name -> hexadecimal digits of its id. */
+  #names = new SafeMap();
+  #namesCount = 0;
 
   constructor(token, className, namespace) {
     if (token !== INTERNAL) illegalConstructor();
@@ -137,6 +161,19 @@ class DurableObjectNamespace {
 
   static #check(value) {
     if (!isObject(value) || !(#class in value)) illegalInvocation();
+  }
+
+  #hexOf(name) {
+    const known = this.#names.get(name);
+    if (known !== undefined) return known;
+    const hex = ops.id_of_name(this.#namespace, name);
+    if (this.#namesCount === NAMES_MAX) {
+      this.#names.clear();
+      this.#namesCount = 0;
+    }
+    this.#namesCount += 1;
+    this.#names.set(name, hex);
+    return hex;
   }
 
   #make(hex, name) {
@@ -152,9 +189,9 @@ class DurableObjectNamespace {
 
   idFromName(name) {
     DurableObjectNamespace.#check(this);
-    required(arguments.length, method('DurableObjectNamespace', 'idFromName'), 'string');
+    if (arguments.length === 0) required(0, method('DurableObjectNamespace', 'idFromName'), 'string');
     const text = `${name}`;
-    return this.#make(ops.id_of_name(this.#namespace, text), text);
+    return this.#make(this.#hexOf(text), text);
   }
 
   idFromString(text) {
@@ -165,9 +202,8 @@ class DurableObjectNamespace {
 
   get(id, options = undefined) {
     DurableObjectNamespace.#check(this);
-    const where = method('DurableObjectNamespace', 'get');
-    if (!ids.isId(id)) mismatch(where, 0, 'DurableObjectId');
-    dictionary(options, where, 1, 'GetDurableObjectOptions');
+    if (!ids.isId(id)) mismatch(method('DurableObjectNamespace', 'get'), 0, 'DurableObjectId');
+    if (options !== undefined) dictionary(options, method('DurableObjectNamespace', 'get'), 1, 'GetDurableObjectOptions');
     if (ids.namespace(id) !== this.#namespace) {
       throw new TypeError('get called on the wrong Durable Object namespace for this ID.');
     }
@@ -176,11 +212,10 @@ class DurableObjectNamespace {
 
   getByName(name, options = undefined) {
     DurableObjectNamespace.#check(this);
-    const where = method('DurableObjectNamespace', 'getByName');
-    required(arguments.length, where, 'string');
-    dictionary(options, where, 1, 'GetDurableObjectOptions');
+    if (arguments.length === 0) required(0, method('DurableObjectNamespace', 'getByName'), 'string');
+    if (options !== undefined) dictionary(options, method('DurableObjectNamespace', 'getByName'), 1, 'GetDurableObjectOptions');
     const text = `${name}`;
-    return new DurableObject(INTERNAL, this.#class, this.#namespace, this.#make(ops.id_of_name(this.#namespace, text), text));
+    return new DurableObject(INTERNAL, this.#class, this.#namespace, this.#make(this.#hexOf(text), text));
   }
 
   jurisdiction(name = undefined) {
@@ -228,10 +263,7 @@ ObjectDefineProperty(rt, 'exports', {
 /** workerd's bound on sections inside of sections. */
 const DEPTH_MAX = 64;
 
-/** Events kept of a cell before those that are over are looked for. */
-const EVENTS_MAX = 64;
-
-/** Slot -> `{slot, ctx, instance, events, depths, open, constructed, reported}`. */
+/** Slot -> `{slot, ctx, instance, depths, open, constructed, reported}`; `depths` is made when needed. */
 const cells = new SafeMap();
 
 function cellOf(slot) {
@@ -258,12 +290,13 @@ function section(slot, resets, callback) {
   const cell = cellOf(slot);
   const frame = rt.frame();
   const outer = frame?.cell === slot ? frame.section : undefined;
-  const depth = outer === undefined ? 1 : (cell.depths.get(outer) ?? 0) + 1;
+  const depth = outer === undefined ? 1 : (cell.depths?.get(outer) ?? 0) + 1;
   if (depth > DEPTH_MAX) throw new Error(`Calls to blockConcurrencyWhile() are nested more than ${DEPTH_MAX} deep.`);
   const number = ops.block_begin(slot, outer);
+  cell.depths ??= new SafeMap();
   cell.depths.set(number, depth);
   cell.open += 1;
-  const running = rt.runIn(rt.newFrame(frame?.event, slot, number, frame?.store), run, undefined, callback);
+  const running = rt.runIn(rt.newFrame(frame?.event, slot, number, frame?.store, frame?.state), run, undefined, callback);
   const ended = then(running, () => {
     over(cell, number);
     ops.block_end(slot, number, false, undefined);
@@ -396,10 +429,10 @@ ObjectDefineProperty(DurableObjectState.prototype, 'container', {
 
 /** `new Class(ctx, env)`, in the frame of the event that opens the cell. */
 rt.entry.openCell = (event, slot, className, hex, name, namespace) => {
-  rt.setFrame(rt.newFrame(event, slot, undefined, undefined));
+  rt.setFrame(rt.newFrame(event, slot, undefined, undefined, undefined));
   const ctx = new DurableObjectState(INTERNAL, slot, new DurableObjectId(INTERNAL, hex, namespace, name));
   const cell = {
-    __proto__: null, slot, ctx, instance: undefined, events: new SafeMap(), depths: new SafeMap(), open: 0, constructed: false,
+    __proto__: null, slot, ctx, instance: undefined, depths: null, open: 0, constructed: false,
     reported: false,
   };
   cells.set(slot, cell);
@@ -416,19 +449,17 @@ rt.entry.openCell = (event, slot, className, hex, name, namespace) => {
 };
 
 /** Runs `fetch` of the instance. */
-rt.dispatch.cellFetch = (slot, request, event) => {
+rt.dispatch.cellFetch = (slot, request) => {
   const cell = cellOf(slot);
   const handler = cell.instance.fetch;
   if (typeof handler !== 'function') throw new TypeError('Handler does not export a fetch() function.');
-  cell.events.set(event.id, event);
-  if (cell.events.size > EVENTS_MAX) cell.events.forEach((old, id) => old.pending > 0 || cell.events.delete(id));
   return ReflectApply(handler, cell.instance, [request]);
 };
 
 /** Keeps the event that runs now from ending before the promise settles; a rejection is reported. */
 rt.waitUntil = (promise) => {
   const frame = rt.frame();
-  const event = frame?.cell === undefined ? undefined : cells.get(frame.cell)?.events.get(frame.event);
+  const event = frame?.cell === undefined ? undefined : frame.state;
   if (event !== undefined && event.pending > 0) {
     rt.dispatch.hold(event, promise);
   } else {

@@ -27,11 +27,12 @@ const clock = new Float64Array(4);
 rt.clock = clock;
 rt.now = () => clock[0];
 
-// The frame follows promise reactions: `{event, cell, section, store}` or undefined (global scope).
-// `store` is for AsyncLocalStorage. Frames are immutable: a change makes a new one.
+// The frame follows promise reactions: `{event, cell, section, store, state}` or undefined (global
+// scope). `store` is for AsyncLocalStorage, `state` is the event itself as long as a handler runs in
+// it (see dispatch.js). Frames are immutable: a change makes a new one.
 rt.frame = ops.origin_get;
 rt.setFrame = ops.origin_set;
-rt.newFrame = (event, cell, section, store) => ({ event, cell, section, store });
+rt.newFrame = (event, cell, section, store, state) => ({ event, cell, section, store, state });
 // Runs `fn` inside of `frame`.
 rt.runIn = (frame, fn, self, ...args) => {
   const before = ops.origin_get();

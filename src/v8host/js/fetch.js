@@ -1,7 +1,7 @@
 //! The global `fetch`, and the calls to the host that wait for an answer.
 //!
-//! Publishes `rt.calls` (for whatever asks the host and waits), `rt.send` (a request to the host by
-//! any native function: the network, a cell) and `rt.failureError` (a failure of the host as an
+//! Publishes `rt.calls` (for whatever asks the host and waits), `rt.send` (a request to the network or
+//! to a cell) and `rt.failureError` (a failure of the host as an
 //! error of JavaScript).
 //! Source: Fetch Standard, section 5.6; messages are workerd's.
 
@@ -44,39 +44,66 @@ function put(error, name, value) {
 
 // --- Calls that wait.
 
-/** Number of a call -> an object with `response(…)`, `done()` and `error(reason)`. */
-const waiting = new SafeMap();
+/** Calls that wait at the same time, of which most have a place of their own. */
+const PLACES = 64;
+
+/**
+ * Number of a call -> an object with `id`, `response(…)`, `done()` and `error(reason)`. Few wait at a
+ * time and numbers are given in order, so that most have a place of an array for themselves: a Map
+ * that is filled and emptied again and again is made anew every few calls.
+ */
+const waiting = {
+  __proto__: null,
+  places: [],
+  others: new SafeMap(),
+  add(call) {
+    const place = call.id % PLACES;
+    if (this.places[place] === undefined) this.places[place] = call;
+    else this.others.set(call.id, call);
+  },
+  /** Takes the call out. */
+  take(id) {
+    const place = id % PLACES;
+    let call = this.places[place];
+    if (call !== undefined && call.id === id) {
+      this.places[place] = undefined;
+      return call;
+    }
+    call = this.others.get(id);
+    if (call !== undefined) this.others.delete(id);
+    return call;
+  },
+};
+for (let place = 0; place < PLACES; place++) waiting.places[place] = undefined;
 
 rt.entry.answerResponse = (id, status, statusText, list, kind, value, length, url, redirected) => {
-  const call = waiting.get(id);
+  const call = waiting.take(id);
   if (call === undefined) {
     // Given up meanwhile: the body will not be read.
     if (kind === B.HOST) ops.stream_cancel(value);
     return;
   }
-  waiting.delete(id);
   if (call.frame !== undefined) rt.setFrame(call.frame);
   call.response(rt.response.make(status, statusText, list, kind, value, length, url, redirected));
 };
 rt.entry.answerDone = (id) => {
-  const call = waiting.get(id);
+  const call = waiting.take(id);
   if (call === undefined) return;
-  waiting.delete(id);
   if (call.frame !== undefined) rt.setFrame(call.frame);
   call.done();
 };
 rt.entry.answerError = (id, name, message, stack, flags) => {
-  const call = waiting.get(id);
+  const call = waiting.take(id);
   if (call === undefined) return;
-  waiting.delete(id);
   if (call.frame !== undefined) rt.setFrame(call.frame);
   call.error(failureError(name, message, stack, flags));
 };
 
 /** A call whose good end is `undefined`, as a promise. */
 class Done extends Deferred {
-  constructor() {
+  constructor(id) {
     super();
+    this.id = id;
     this.frame = rt.frame();
   }
 
@@ -91,14 +118,16 @@ class Done extends Deferred {
 
 /** A request under way. */
 class Call extends Deferred {
-  constructor(id, signal) {
+  /** `stub`: of the cell that is asked, or null. */
+  constructor(id, signal, stub) {
     super();
     this.id = id;
+    this.stub = stub;
     this.frame = rt.frame();
     this.signal = signal;
     this.answer = null;
     this.onAbort = null;
-    waiting.set(id, this);
+    waiting.add(this);
     if (signal === null) return;
     this.onAbort = () => this.aborted();
     rt.abort.addAlgorithm(signal, this.onAbort);
@@ -110,7 +139,7 @@ class Call extends Deferred {
       B.abort(this.answer, reason);
       return;
     }
-    waiting.delete(this.id);
+    waiting.take(this.id);
     ops.abandon(this.id);
     this.reject(reason);
   }
@@ -126,6 +155,7 @@ class Call extends Deferred {
 
   error(reason) {
     if (this.signal !== null) rt.abort.removeAlgorithm(this.signal, this.onAbort);
+    if (this.stub !== null) rt.stubs.failed(this.stub, reason);
     this.reject(reason);
   }
 }
@@ -139,18 +169,22 @@ function withoutFragment(url) {
 }
 
 /**
- * Sends a request. `call(method, url, headers, kind, value, length, redirect)` is the native
- * function, which returns the number of the call. Returns a promise of a Response. Throws what the
- * arguments deserve.
+ * Sends a request to the cell of a stub, or to the network when `stub` is null. Returns a promise of
+ * a Response. Throws what the arguments deserve.
  */
-function send(input, init, call) {
+function send(input, init, stub) {
   const request = init === undefined && R.isRequest(input) ? input : new R.Request(input, init);
   const signal = R.signal(request);
   if (signal !== null && rt.abort.aborted(signal)) return rejectedWith(rt.abort.reason(signal));
   B.send(request, null);
-  const id = call(R.method(request), withoutFragment(R.url(request)), B.listOrNone(request), B.kind(request), B.value(request),
-    B.length(request), R.redirect(request));
-  return new Call(id, signal).promise;
+  const url = withoutFragment(R.url(request));
+  const list = B.listOrNone(request);
+  const kind = B.kind(request);
+  const value = B.value(request);
+  const length = B.length(request);
+  const id = stub === null ? network(R.method(request), url, list, kind, value, length, R.redirect(request))
+    : rt.stubs.call(stub, R.method(request), url, list, kind, value, length, R.redirect(request));
+  return new Call(id, signal, stub).promise;
 }
 
 function network(method, url, list, kind, value, length, redirect) {
@@ -165,9 +199,9 @@ function fetch(input, init = undefined) {
     }
     if (typeof input === 'string' && init === undefined) {
       const url = withoutFragment(R.urlOf(input));
-      return new Call(network('GET', url, undefined, B.NONE, undefined, -1, 0), null).promise;
+      return new Call(network('GET', url, undefined, B.NONE, undefined, -1, 0), null, null).promise;
     }
-    return send(input, init, network);
+    return send(input, init, null);
   } catch (error) {
     return rejectedWith(error);
   }
@@ -180,8 +214,8 @@ rt.send = send;
 rt.calls = {
   /** A promise of `undefined` for a call that ends in `Answer::Done`. */
   wait: (id) => {
-    const call = new Done();
-    waiting.set(id, call);
+    const call = new Done(id);
+    waiting.add(call);
     return call.promise;
   },
 };

@@ -12,6 +12,9 @@ const charCodeAt = rt.webidl.uncurry(String.prototype.charCodeAt);
 const NO_HEADERS = 'Incorrect type for the \'headers\' field on \'InitializerDict\': the provided value is not of type '
   + '\'Headers or Sequence or object\'.';
 const TEXT_TYPE = 'text/plain;charset=UTF-8';
+/** Packed, as body.js has it: most responses have just these headers, which nobody looks at here. */
+const TEXT_HEADERS = `content-type\n${TEXT_TYPE}`;
+const JSON_HEADERS = 'content-type\napplication/json';
 
 const isNullBody = (status) => status === 101 || status === 204 || status === 205 || status === 304;
 const isRedirect = (status) => status === 301 || status === 302 || status === 303 || status === 307 || status === 308;
@@ -89,7 +92,7 @@ class Response extends Body {
         checkNullBody(body === '');
         super(INTERNAL, 0, undefined, -1, headers, false);
       } else {
-        if (headers === undefined) headers = ['content-type', TEXT_TYPE];
+        if (headers === undefined) headers = TEXT_HEADERS;
         else if (!listHas(headers, 'content-type')) listAppend(headers, 'content-type', TEXT_TYPE);
         super(INTERNAL, 3, body, -1, headers, false);
       }
@@ -148,7 +151,7 @@ class Response extends Body {
     if (text === undefined) throw new TypeError('Failed to execute \'json\' on \'Response\': parameter 1 has no JSON text.');
     if (init === undefined) {
       const response = new Response(null);
-      B.fill(response, 3, text, ['content-type', 'application/json']);
+      B.fill(response, 3, text, JSON_HEADERS);
       return response;
     }
     const response = new Response(null, init);

@@ -325,7 +325,7 @@ class SyncKvStorage {
 
   get(key) {
     if (!isObject(this) || !(#slot in this)) illegalInvocation();
-    required(arguments.length, method('SyncKvStorage', 'get'), 'string');
+    if (arguments.length === 0) required(0, method('SyncKvStorage', 'get'), 'string');
     return ops.kv_get(this.#slot, DOMString(key));
   }
 
@@ -336,7 +336,7 @@ class SyncKvStorage {
 
   put(key, value) {
     if (!isObject(this) || !(#slot in this)) illegalInvocation();
-    required(arguments.length, method('SyncKvStorage', 'put'), 'string', 'any');
+    if (arguments.length < 2) required(arguments.length, method('SyncKvStorage', 'put'), 'string', 'any');
     writes++;
     ops.kv_put(this.#slot, DOMString(key), value);
   }

@@ -192,7 +192,7 @@ class URL {
   #params = null;
 
   constructor(url, base = undefined) {
-    required(arguments.length, constructor('URL'), 'USVString');
+    if (arguments.length === 0) required(0, constructor('URL'), 'USVString');
     url = USVString(url);
     const packed = ops.url_parse(url, base === undefined ? undefined : USVString(base));
     if (packed === null) throw new TypeError('Invalid URL string.');
