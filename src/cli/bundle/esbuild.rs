@@ -109,7 +109,12 @@ pub(super) fn build(
         };
         return Err(BundleError::Build(text));
     }
-    let modules = modules(out.path(), rules)?;
+    let mut modules = modules(out.path(), rules)?;
+    for module in &mut modules {
+        if let Some(map) = module.source_map.take() {
+            module.source_map = Some(rebase(&map, out.path(), &project.dir));
+        }
+    }
     let report = read_module(&out.path().join("report.json"))?;
     let report: Report = serde_json::from_slice(&report)
         .map_err(|error| BundleError::Build(format!("esbuild's report cannot be read: {error}")))?;
@@ -124,6 +129,27 @@ pub(super) fn build(
         inputs,
         notes,
     })
+}
+
+/// The map with sources that are named from the project instead of from where esbuild wrote, so
+/// that a stack says `src/index.ts`. What lies outside the project keeps its absolute path; a map
+/// that is not understood stays as it is, since stacks are all that it is for.
+fn rebase(map: &[u8], out: &Path, project: &Path) -> Vec<u8> {
+    let (Ok(out), Ok(project)) = (out.canonicalize(), project.canonicalize()) else {
+        return map.to_vec();
+    };
+    let Ok(mut value) = serde_json::from_slice::<serde_json::Value>(map) else {
+        return map.to_vec();
+    };
+    for source in value["sources"].as_array_mut().into_iter().flatten() {
+        let Some(found) = source.as_str().and_then(|text| out.join(text).canonicalize().ok())
+        else {
+            continue;
+        };
+        let name = found.strip_prefix(&project).unwrap_or(&found);
+        *source = name.to_string_lossy().into();
+    }
+    serde_json::to_vec(&value).unwrap_or_else(|_| map.to_vec())
 }
 
 /// What esbuild wrote, as modules. A copied file is called what the entry calls it: with a query,
@@ -266,4 +292,31 @@ fn cached() -> Option<PathBuf> {
         |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = directory("XDG_CACHE_HOME").or_else(|| Some(directory("HOME")?.join(".cache")))?;
     Some(cache.join("celld/esbuild/node_modules/.bin/esbuild"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_named_from_the_project() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (out, project) = (dir.path().join("out"), dir.path().join("project"));
+        for made in [&out, &project.join("src")] {
+            std::fs::create_dir_all(made).expect("make");
+        }
+        for file in [project.join("src/index.ts"), dir.path().join("shared.ts")] {
+            std::fs::write(file, "").expect("write");
+        }
+        let map =
+            br#"{"version":3,"sources":["../project/src/index.ts","../shared.ts","gone.ts"]}"#;
+        let map: serde_json::Value =
+            serde_json::from_slice(&rebase(map, &out, &project)).expect("JSON");
+        let outside = dir.path().canonicalize().expect("a path").join("shared.ts");
+        assert_eq!(
+            map["sources"],
+            serde_json::json!(["src/index.ts", outside.to_str().expect("UTF-8"), "gone.ts"])
+        );
+        assert_eq!(rebase(b"no map", &out, &project), b"no map");
+    }
 }
