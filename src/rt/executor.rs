@@ -56,10 +56,13 @@ where
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || match builder.make() {
-            Ok(executor) => Some(executor.run(async move {
-                heart::attach();
-                make().await
-            })),
+            Ok(executor) => {
+                let pulse = heart::announce();
+                Some(executor.run(async move {
+                    heart::attach(pulse);
+                    make().await
+                }))
+            }
             Err(error) => {
                 eprintln!("celld: cannot start an executor: {error}");
                 None
@@ -73,14 +76,15 @@ where
 /// # Panics
 /// The system gives no ring; [`crate::preflight`] tells why.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    builder("main", Placement::Floating, Duration::ZERO)
+    let executor = builder("main", Placement::Floating, Duration::ZERO)
         .make()
         .map_err(|error| io::Error::other(error.to_string()))
-        .expect("an executor starts where the pre-flight passes")
-        .run(async {
-            heart::attach();
-            future.await
-        })
+        .expect("an executor starts where the pre-flight passes");
+    let pulse = heart::announce();
+    executor.run(async {
+        heart::attach(pulse);
+        future.await
+    })
 }
 
 fn builder(name: &str, placement: Placement, spin: Duration) -> LocalExecutorBuilder {

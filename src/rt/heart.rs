@@ -6,6 +6,12 @@
 //! that ends before its first task, because its time slice was over, reports that nothing ran, and
 //! the executor parks (glommio-ng 0.12 has the same lines). The beat costs an idle executor 0.2 %
 //! of a core and bounds the stall by [`BEAT`].
+//!
+//! The beat is a task, and the round that ends too early may be the very first: then nothing has
+//! run yet that could be woken (a node in a few hundred starts hung so, its shard asleep for good).
+//! Until its task has run, and when it does not answer, an executor is got out of its sleep by a
+//! signal: glommio takes `EINTR` of its ring for a wake-up without events, and goes on with the
+//! next round.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,9 +26,18 @@ const BEAT: Duration = Duration::from_millis(5);
 /// 32,767; an executor that is not parked but blocked needs none of them.
 const OWED_MAX: u32 = 1_000;
 
+/// After so many beats without an answer a signal goes out, too: rarely, as it may cut short a
+/// system call of a thread that is busy and not asleep.
+const OWED_KICK: u32 = 50;
+
+/// Its default is to be ignored, so one that comes from elsewhere does no harm.
+const KICK: libc::c_int = libc::SIGURG;
+
 /// One executor's.
-#[derive(Default)]
-struct Pulse {
+pub(crate) struct Pulse {
+    /// Linux's number of its thread.
+    thread: libc::pid_t,
+    /// `None` until its task has run.
     waker: Mutex<Option<Waker>>,
     owed: AtomicU32,
 }
@@ -30,10 +45,13 @@ struct Pulse {
 /// All executors of the process.
 static PULSES: OnceLock<Mutex<Vec<Weak<Pulse>>>> = OnceLock::new();
 
-/// Gives the executor that runs this a beat for as long as it lives.
-pub(crate) fn attach() {
-    let pulse = Arc::new(Pulse::default());
+/// Announces the executor that this thread is about to run.
+pub(crate) fn announce() -> Arc<Pulse> {
+    // SAFETY: the call takes nothing.
+    let thread = unsafe { libc::gettid() };
+    let pulse = Arc::new(Pulse { thread, waker: Mutex::default(), owed: AtomicU32::new(0) });
     let pulses = PULSES.get_or_init(|| {
+        let_signals_interrupt();
         std::thread::Builder::new()
             .name("heart".into())
             .spawn(beat)
@@ -41,6 +59,11 @@ pub(crate) fn attach() {
         Mutex::default()
     });
     pulses.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&pulse));
+    pulse
+}
+
+/// Gives the executor that runs this its beat, for as long as it lives.
+pub(crate) fn attach(pulse: Arc<Pulse>) {
     glommio::spawn_local(poll_fn(move |cx| {
         pulse.owed.store(0, Ordering::Relaxed);
         let mut waker = pulse.waker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,12 +82,58 @@ fn beat() {
         pulses.lock().unwrap_or_else(PoisonError::into_inner).retain(|pulse| {
             let Some(pulse) = pulse.upgrade() else { return false };
             let waker = pulse.waker.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(waker) = &*waker
-                && pulse.owed.fetch_add(1, Ordering::Relaxed) < OWED_MAX
-            {
-                waker.wake_by_ref();
+            let owed = pulse.owed.fetch_add(1, Ordering::Relaxed);
+            match &*waker {
+                Some(waker) if owed < OWED_MAX => waker.wake_by_ref(),
+                // It is not asleep but blocked, and will run when it is not.
+                Some(_) => {}
+                None => kick(pulse.thread),
+            }
+            if owed % OWED_KICK == OWED_KICK - 1 {
+                kick(pulse.thread);
             }
             true
         });
+    }
+}
+
+/// Without a handler the signal would be ignored, and with `SA_RESTART` it would not be noticed.
+fn let_signals_interrupt() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: `sigaction` is plain bits; the handler does nothing, which any handler may.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        libc::sigaction(KICK, &raw const action, std::ptr::null_mut());
+    }
+}
+
+fn kick(thread: libc::pid_t) {
+    // SAFETY: the call takes no pointers. A thread of this process that has ended, or another that
+    // got its number, hears a signal that does nothing.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, KICK) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_kick_gets_a_thread_out_of_its_sleep() {
+        super::let_signals_interrupt();
+        let (tell, told) = mpsc::channel();
+        let sleeper = std::thread::spawn(move || {
+            // SAFETY: both calls take no pointers but null; `ppoll` without files only waits.
+            unsafe {
+                let _gone = tell.send(libc::gettid());
+                libc::ppoll(std::ptr::null_mut(), 0, std::ptr::null(), std::ptr::null())
+            }
+        });
+        let thread = told.recv().expect("a thread");
+        while !sleeper.is_finished() {
+            super::kick(thread);
+            std::thread::yield_now();
+        }
+        assert_eq!(sleeper.join().expect("no panic"), -1, "interrupted");
     }
 }
