@@ -38,7 +38,7 @@ fn a_slow_reader_slows_the_worker_down() {
         assert!(chunk.iter().all(|&byte| usize::from(byte) == number % 251), "chunk {number}");
         bytes += chunk.len();
         number += 1;
-        if number % 512 == 0 {
+        if number.is_multiple_of(512) {
             most = most.max(dev.memory());
         }
     }
