@@ -244,3 +244,36 @@ fn a_damaged_deployment_is_refused_and_the_old_one_serves() {
     });
     assert_eq!(node.ask("GET", "/c/value").text(), "1");
 }
+
+#[test]
+fn files_of_epochs_that_do_not_count_change_nothing() {
+    let _machine = super::shared();
+    let site = Site::new();
+    let mut plan = site.node("n").flag("--idle-evict-ms", "100");
+    let node = plan.start();
+    let mut client = node.client();
+    let cell = Cell::new("c".into());
+    let write = |client: &mut _, seq| {
+        cell.ledger().sends((1, seq));
+        cell.ledger().acknowledges(append(client, "c", (1, seq)).expect("written"), (1, seq));
+    };
+    (0..6).for_each(|seq| write(&mut client, seq));
+    let files = CellFiles::of(site.bucket(), &mut client, "c");
+    files.wait_until_released();
+    let base = files.read_record()["base"]["txid"].as_str().expect("a TXID").to_owned();
+    let next = u64::from_str_radix(&base, 16).expect("a TXID") + 1;
+    let last = files.ltx().pop().expect("files");
+    let epochs = last.ancestors().nth(3).expect("the epochs").to_owned();
+    // What a stale owner uploads late, and what only a later epoch could have written.
+    for epoch in [1_u64, 0xff] {
+        let level = epochs.join(format!("e{epoch:016x}@")).join("0@");
+        fs::create_dir_all(&level).expect("a directory");
+        fs::copy(&last, level.join(format!("{next:016x}-{next:016x}.ltx"))).expect("a copy");
+    }
+    cell.verify(&mut client);
+    write(&mut client, 6);
+    node.kill();
+    let node = plan.start();
+    cell.verify(&mut node.client());
+    assert!(node.log().contains("does not count"), "{}", node.log());
+}
