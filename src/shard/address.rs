@@ -80,10 +80,9 @@ fn is_plain_host(host: &str) -> bool {
         Some((name, port)) => (name, port),
         None => (host, "8080"),
     };
-    // 80 is left out, and leading zeros are too.
-    let port_stays = matches!(port.as_bytes(), [b'1'..=b'9', rest @ ..]
-        if rest.len() < 4 && rest.iter().all(u8::is_ascii_digit))
-        && port != "80";
+    // 80 is left out by the parser, and leading zeros are too.
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit()) && !port.starts_with('0');
+    let port_stays = is_number && port != "80" && port.parse::<u16>().is_ok();
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'.';
     // A name whose last label begins with a digit is read as an address, in one of many forms.
     let last = name.rsplit('.').next().and_then(|label| label.bytes().next());
