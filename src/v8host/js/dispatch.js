@@ -7,7 +7,7 @@
 
 const { decorate, illegalConstructor, illegalInvocation, isObject, method, required } = rt.webidl;
 const { resolvedWith, then } = rt.promises;
-const { INTERNAL, SafeMap, body: B, request: R, response: P } = rt;
+const { INTERNAL, SafeMap, body: B, env, newFrame, request: R, response: P, setFrame } = rt;
 const { Error, Reflect, TypeError } = globalThis;
 const { apply } = Reflect;
 const { respond, respond_error: respondError, done } = ops;
@@ -66,7 +66,7 @@ function signalOf(event) {
 rt.entry.disconnected = (id) => {
   const known = signals.get(id);
   if (known === undefined) return;
-  if (known.frame !== undefined) rt.setFrame(known.frame);
+  if (known.frame !== undefined) setFrame(known.frame);
   rt.abort.signal(known.signal, rt.domException('The client has disconnected.', 'AbortError'));
 };
 
@@ -140,14 +140,14 @@ function callHandler(name, event, argument) {
   const main = rt.exports.default;
   const context = new ExecutionContext(INTERNAL, event);
   if (typeof main === 'function') {
-    const instance = new main(context, rt.env);
+    const instance = new main(context, env);
     const handler = instance[name];
     if (typeof handler !== 'function') missing(name);
     return apply(handler, instance, [argument]);
   }
   const handler = isObject(main) ? main[name] : undefined;
   if (typeof handler !== 'function') missing(name);
-  return apply(handler, main, [argument, rt.env, context]);
+  return apply(handler, main, [argument, env, context]);
 }
 
 function missing(name) {
@@ -156,7 +156,7 @@ function missing(name) {
 
 rt.entry.fetch = (id, cell, verb, url, list, kind, value, length) => {
   const event = new EventState(id, cell);
-  rt.setFrame(rt.newFrame(id, cell, undefined, undefined, event));
+  setFrame(newFrame(id, cell, undefined, undefined, event));
   let result;
   try {
     const request = R.make(verb, url, list, kind, value, length, id);
@@ -200,7 +200,7 @@ decorate(ScheduledController);
 
 rt.entry.scheduled = (id, cron, time) => {
   const event = new EventState(id, undefined);
-  rt.setFrame(rt.newFrame(id, undefined, undefined, undefined, event));
+  setFrame(newFrame(id, undefined, undefined, undefined, event));
   let result;
   try {
     result = callHandler('scheduled', event, new ScheduledController(INTERNAL, time, cron));

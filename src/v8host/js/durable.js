@@ -263,7 +263,22 @@ ObjectDefineProperty(rt, 'exports', {
 /** workerd's bound on sections inside of sections. */
 const DEPTH_MAX = 64;
 
-/** Slot -> `{slot, ctx, instance, depths, open, constructed, reported}`; `depths` is made when needed. */
+/** A cell that lives in this realm. */
+class Cell {
+  constructor(slot, ctx) {
+    this.slot = slot;
+    this.ctx = ctx;
+    this.instance = undefined;
+    /** Section -> how many sections it is inside of, itself included; made when needed. */
+    this.depths = null;
+    /** Sections that run. */
+    this.open = 0;
+    this.constructed = false;
+    this.reported = false;
+  }
+}
+
+/** Slot -> cell. */
 const cells = new SafeMap();
 
 function cellOf(slot) {
@@ -431,10 +446,7 @@ ObjectDefineProperty(DurableObjectState.prototype, 'container', {
 rt.entry.openCell = (event, slot, className, hex, name, namespace) => {
   rt.setFrame(rt.newFrame(event, slot, undefined, undefined, undefined));
   const ctx = new DurableObjectState(INTERNAL, slot, new DurableObjectId(INTERNAL, hex, namespace, name));
-  const cell = {
-    __proto__: null, slot, ctx, instance: undefined, depths: null, open: 0, constructed: false,
-    reported: false,
-  };
+  const cell = new Cell(slot, ctx);
   cells.set(slot, cell);
   try {
     const Class = exportsOfMain[className];

@@ -7,7 +7,7 @@
 
 const { uncurry } = rt.webidl;
 const { Deferred, rejectedWith } = rt.promises;
-const { SafeMap, body: B, request: R } = rt;
+const { SafeMap, body: B, frame, request: R, response: P, setFrame } = rt;
 const {
   AggregateError, Error, EvalError, Object, RangeError, ReferenceError, String, SyntaxError, TypeError, URIError,
 } = globalThis;
@@ -52,15 +52,19 @@ const PLACES = 64;
  * time and numbers are given in order, so that most have a place of an array for themselves: a Map
  * that is filled and emptied again and again is made anew every few calls.
  */
-const waiting = {
-  __proto__: null,
-  places: [],
-  others: new SafeMap(),
+class Waiting {
+  constructor() {
+    this.places = [];
+    this.others = new SafeMap();
+    for (let place = 0; place < PLACES; place++) this.places[place] = undefined;
+  }
+
   add(call) {
     const place = call.id % PLACES;
     if (this.places[place] === undefined) this.places[place] = call;
     else this.others.set(call.id, call);
-  },
+  }
+
   /** Takes the call out. */
   take(id) {
     const place = id % PLACES;
@@ -72,9 +76,9 @@ const waiting = {
     call = this.others.get(id);
     if (call !== undefined) this.others.delete(id);
     return call;
-  },
-};
-for (let place = 0; place < PLACES; place++) waiting.places[place] = undefined;
+  }
+}
+const waiting = new Waiting();
 
 rt.entry.answerResponse = (id, status, statusText, list, kind, value, length, url, redirected) => {
   const call = waiting.take(id);
@@ -83,19 +87,19 @@ rt.entry.answerResponse = (id, status, statusText, list, kind, value, length, ur
     if (kind === B.HOST) ops.stream_cancel(value);
     return;
   }
-  if (call.frame !== undefined) rt.setFrame(call.frame);
-  call.response(rt.response.make(status, statusText, list, kind, value, length, url, redirected));
+  if (call.frame !== undefined) setFrame(call.frame);
+  call.response(P.make(status, statusText, list, kind, value, length, url, redirected));
 };
 rt.entry.answerDone = (id) => {
   const call = waiting.take(id);
   if (call === undefined) return;
-  if (call.frame !== undefined) rt.setFrame(call.frame);
+  if (call.frame !== undefined) setFrame(call.frame);
   call.done();
 };
 rt.entry.answerError = (id, name, message, stack, flags) => {
   const call = waiting.take(id);
   if (call === undefined) return;
-  if (call.frame !== undefined) rt.setFrame(call.frame);
+  if (call.frame !== undefined) setFrame(call.frame);
   call.error(failureError(name, message, stack, flags));
 };
 
@@ -104,7 +108,7 @@ class Done extends Deferred {
   constructor(id) {
     super();
     this.id = id;
-    this.frame = rt.frame();
+    this.frame = frame();
   }
 
   done() {
@@ -123,7 +127,7 @@ class Call extends Deferred {
     super();
     this.id = id;
     this.stub = stub;
-    this.frame = rt.frame();
+    this.frame = frame();
     this.signal = signal;
     this.answer = null;
     this.onAbort = null;
