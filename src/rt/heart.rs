@@ -5,8 +5,8 @@
 //! of two starts, and in none of 16 with the beat. The likely place is `run_task_queues`: a round
 //! that ends before its first task, because its time slice was over, reports that nothing ran, and
 //! the executor parks (glommio-ng 0.12 has the same lines). The beat bounds the stall by [`BEAT`]
-//! on a machine that is busy, as the heart notices by its own sleep, and by [`CALM_BEATS`] of them
-//! on one that is not.
+//! on a machine that is busy, as the heart notices by its own sleep, and by [`CALM_BEATS`] of
+//! [`CALM_LOOK`] on one that is not.
 //!
 //! The beat is a task, and the round that ends too early may be the very first: then nothing has
 //! run yet that could be woken (a node in a few hundred starts hung so, its shard asleep for good).
@@ -29,9 +29,12 @@ const LATE: Duration = Duration::from_micros(500);
 /// Beats after which a machine is taken for calm, when none of them was late: half a second.
 const CALM_AFTER: u32 = 100;
 
-/// On a calm machine executors get one beat of so many: waking them all costs 8 % of a core
-/// (measured with three), and this 1 %.
+/// On a calm machine executors get one beat of so many: waking them all each time costs 8 % of a
+/// core (measured with three executors).
 const CALM_BEATS: u32 = 20;
+
+/// Between two looks on a calm machine.
+const CALM_LOOK: Duration = Duration::from_millis(20);
 
 /// Beats that an executor may owe. Each is a reference to its task, of which glommio counts
 /// 32,767; an executor that is not parked but blocked needs none of them.
@@ -89,11 +92,13 @@ pub(crate) fn attach(pulse: Arc<Pulse>) {
 fn beat() {
     let (mut round, mut on_time) = (0_u32, 0_u32);
     loop {
+        let is_calm = on_time > CALM_AFTER;
+        let look = if is_calm { CALM_LOOK } else { BEAT };
         let asleep = Instant::now();
-        std::thread::sleep(BEAT);
-        on_time = if asleep.elapsed() > BEAT + LATE { 0 } else { on_time.saturating_add(1) };
+        std::thread::sleep(look);
+        on_time = if asleep.elapsed() > look + LATE { 0 } else { on_time.saturating_add(1) };
         round = round.wrapping_add(1);
-        let rests = on_time > CALM_AFTER && round % CALM_BEATS != 0;
+        let rests = is_calm && on_time > 0 && !round.is_multiple_of(CALM_BEATS);
         let Some(pulses) = PULSES.get() else { continue };
         pulses.lock().unwrap_or_else(PoisonError::into_inner).retain(|pulse| {
             let Some(pulse) = pulse.upgrade() else { return false };

@@ -7,6 +7,7 @@
 //! loses empty segments, labels such as `xn--` alone are refused, and blanks at the end of an opaque
 //! path stay.
 
+use std::net::Ipv4Addr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use url::{Url, form_urlencoded, quirks};
@@ -98,7 +99,7 @@ fn offsets(href: &[u8]) -> [usize; 12] {
 
 /// Whether the parser would give just this text back: an `http` or `https` URL in its serialised form,
 /// as servers have it of nearly every request. `false` promises nothing: it may be one all the same.
-fn is_serialised(text: &[u8]) -> bool {
+pub fn is_serialised(text: &[u8]) -> bool {
     let (rest, default_port) = if let Some(rest) = text.strip_prefix(b"http://") {
         (rest, 80)
     } else if let Some(rest) = text.strip_prefix(b"https://") {
@@ -117,9 +118,14 @@ fn is_serialised(text: &[u8]) -> bool {
         && is_plain_path(path)
 }
 
-/// Labels of lower-case ASCII of which the last one begins with a letter, so that it is no IPv4 address,
-/// and none is Punycode.
+/// Labels of lower-case ASCII of which the last one begins with a letter and none is Punycode, or an IPv4
+/// address in the form that the parser gives it.
 fn is_plain_host(host: &[u8]) -> bool {
+    if host.last().is_some_and(u8::is_ascii_digit)
+        && std::str::from_utf8(host).is_ok_and(|text| text.parse::<Ipv4Addr>().is_ok())
+    {
+        return true;
+    }
     let mut last = None;
     for label in host.split(|&byte| byte == b'.') {
         let plain = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
@@ -326,6 +332,7 @@ mod tests {
         for text in [
             "http://localhost:8787/counter/a-b_c~d?x=1&y=(2)",
             "https://a.example-1.com/",
+            "http://127.0.0.1:8787/counter/a",
             "http://a.b/x//y/z.txt?a=..//b?c:@!$*+,;=",
             "http://h/a./b../?.",
             "https://h:80/%",
@@ -341,6 +348,9 @@ mod tests {
             "http://h:/",
             "http://h:65536/",
             "http://1.2/",
+            "http://127.0.0.01/",
+            "http://1.2.3.256/",
+            "http://0x7f.0.0.1/",
             "http://h.0x1/",
             "http://h.1/",
             "http://H/",
