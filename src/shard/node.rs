@@ -4,11 +4,11 @@
 //! the shards. A cell that burns its core does not stop it.
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use celld_core::eviction;
 use celld_core::lease::Loss;
@@ -31,6 +31,11 @@ use crate::status::Status;
 const MESH_CAPACITY: usize = 1_024;
 /// Orders to one shard: a few in its life.
 const ORDERS_MAX: usize = 16;
+/// A listener of this machine takes a connection at once.
+const ANSWER_LIMIT: Duration = Duration::from_millis(300);
+/// The rings of a process hold its listeners for up to a tenth of a second after a SIGKILL; a node
+/// that lives answers for longer.
+const LINGER_LIMIT: Duration = Duration::from_secs(2);
 /// What a drain may take before the process ends all the same.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(25);
 
@@ -406,11 +411,31 @@ async fn probe(bucket: &Bucket) -> Result<(), NodeError> {
 }
 
 /// Listening with `SO_REUSEPORT` would share the port with another celld of the same user without
-/// a word. An ordinary bind first finds out; it also picks the port when that is 0.
+/// a word, so somebody who answers there is found out first. An ordinary bind would find too much:
+/// after a SIGKILL the kernel still closes the connections of the node before. Port 0 becomes a
+/// free one.
 fn check_address(address: SocketAddr) -> Result<SocketAddr, NodeError> {
-    std::net::TcpListener::bind(address)
-        .and_then(|listener| listener.local_addr())
-        .map_err(|error| NodeError::Listen(address, error))
+    if address.port() == 0 {
+        return std::net::TcpListener::bind(address)
+            .and_then(|listener| listener.local_addr())
+            .map_err(|error| NodeError::Listen(address, error));
+    }
+    let mut reached = address;
+    if address.ip().is_unspecified() {
+        reached.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    let begin = Instant::now();
+    while std::net::TcpStream::connect_timeout(&reached, ANSWER_LIMIT).is_ok() {
+        if begin.elapsed() > LINGER_LIMIT {
+            return Err(NodeError::Listen(address, std::io::ErrorKind::AddrInUse.into()));
+        }
+        std::thread::sleep(ANSWER_LIMIT / 6);
+    }
+    // Nobody there; what is wrong with the address otherwise, the listeners will say.
+    Ok(address)
 }
 
 /// Two processes on one state directory would take each other's files away.

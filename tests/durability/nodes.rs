@@ -137,6 +137,29 @@ fn of_two_nodes_with_one_name_the_first_fences_itself() {
     cell.verify(&mut second.client());
 }
 
+/// After a SIGKILL the kernel still closes the connections of the node: they must not keep its
+/// successor from the port, and a node that lives must.
+#[test]
+fn a_killed_node_starts_again_on_its_port_and_two_do_not_share_one() {
+    let site = Site::new();
+    let cell = Cell::new("c".into());
+    let first = site.node("n").start();
+    let address = first.address();
+    let mut clients: Vec<Client> = (0..8).map(|_| first.client()).collect();
+    for client in &mut clients {
+        write(client, &cell).expect("an acknowledgement");
+    }
+    first.kill();
+    let again = site.node_at("n", &address.to_string()).start();
+    assert_eq!(again.address(), address);
+    cell.verify(&mut again.client());
+    let mut other = site.node_at("m", &address.to_string()).spawn();
+    let status = other.wait_for_end(Duration::from_secs(20));
+    assert!(!status.success(), "{status}");
+    assert!(other.log().contains("cannot listen"), "{}", other.log());
+    drop(clients);
+}
+
 #[test]
 fn a_node_starts_and_serves_beside_busy_threads() {
     const STARTS: usize = 5;

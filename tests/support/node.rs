@@ -59,8 +59,13 @@ impl Site {
 
     /// How a node of this name will run.
     pub fn node(&self, name: &str) -> Plan {
+        self.node_at(name, "127.0.0.1:0")
+    }
+
+    /// The same, on this address.
+    pub fn node_at(&self, name: &str, listen: &str) -> Plan {
         let mut command = celld();
-        command.args(["--bucket", &self.bucket_url(), "--node", name, "--listen", "127.0.0.1:0"]);
+        command.args(["--bucket", &self.bucket_url(), "--node", name, "--listen", listen]);
         Plan {
             command,
             log: self.path().join(format!("{name}.log")),
