@@ -31,5 +31,5 @@ pub use futures_channel::{mpsc, oneshot};
 pub use mesh::{Mesh, MeshReceiver, MeshSender, mesh};
 pub use preflight::{PreflightError, preflight};
 pub use signal::{Signals, Stop};
-pub use task::{Task, spawn, spawn_joined, yield_if_needed, yield_now};
+pub use task::{Task, spawn, spawn_joined, yield_now};
 pub use time::{TimedOut, sleep, timeout};

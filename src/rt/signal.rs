@@ -42,11 +42,6 @@ impl Signals {
         Ok(Self(count))
     }
 
-    /// Asks for a drain, as SIGTERM does.
-    pub fn request_stop(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// What was asked for so far.
     pub fn seen(&self) -> Option<Stop> {
         match self.0.load(Ordering::Relaxed) {

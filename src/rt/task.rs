@@ -31,11 +31,6 @@ pub fn spawn_joined<T: 'static>(future: impl Future<Output = T> + 'static) -> Ta
     Task(glommio::spawn_local(guarded(future)))
 }
 
-/// Lets other tasks run when this one has used its time slice (1 ms). Costs 7 ns otherwise.
-pub async fn yield_if_needed() {
-    glommio::yield_if_needed().await;
-}
-
 /// Lets every other ready task run once.
 pub async fn yield_now() {
     futures_lite::future::yield_now().await;

@@ -120,12 +120,12 @@ async fn respond(shard: &Rc<Shard>, request: Request<Incoming>, ends: Ends) -> R
     if request.uri().path() == HEALTH_PATH {
         return shard.status.health_response();
     }
-    if shard.is_dev && request.uri().path() == SCHEDULED_PATH {
+    if shard.facts.is_dev && request.uri().path() == SCHEDULED_PATH {
         return scheduled(shard, request.uri().query().unwrap_or_default()).await;
     }
     let started = rt::mono_us();
     let is_head = request.method() == Method::HEAD;
-    let line = shard.log_requests.then(|| {
+    let line = shard.facts.log_requests.then(|| {
         let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
         format!("{} {}", request.method(), target)
     });
@@ -175,8 +175,11 @@ async fn dispatch(shard: &Rc<Shard>, asked: Asked, is_head: bool) -> Response<Ht
             } else {
                 StatusCode::INTERNAL_SERVER_ERROR
             };
-            let shown =
-                if shard.is_dev { full_text(&error) } else { format!("{}\n", public_text(&error)) };
+            let shown = if shard.facts.is_dev {
+                full_text(&error)
+            } else {
+                format!("{}\n", public_text(&error))
+            };
             plain(status, shown)
         }
     }

@@ -78,9 +78,6 @@ pub(crate) struct Shard {
     pub bucket: Bucket,
     pub authority: Arc<Authority>,
     pub status: Arc<Status>,
-    pub patience: Micros,
-    pub log_requests: bool,
-    pub is_dev: bool,
     pub draining: Flag,
     pub connections: StdCell<usize>,
     pub compactions: StdCell<usize>,
@@ -108,9 +105,6 @@ impl Shard {
             bucket,
             authority,
             status,
-            patience: facts.patience,
-            log_requests: facts.log_requests,
-            is_dev: facts.is_dev,
             draining: Flag::default(),
             connections: StdCell::new(0),
             compactions: StdCell::new(0),
@@ -151,7 +145,7 @@ impl Shard {
 
     /// Why there is no answer, and where the reader finds out more.
     fn nothing_serves(&self) -> &'static str {
-        if self.is_dev {
+        if self.facts.is_dev {
             "the Worker could not be loaded: the output of `celld dev` says why"
         } else {
             "no deployment is loaded yet: run `celld deploy`, or read at \

@@ -191,7 +191,7 @@ impl Cell {
             etag,
             token,
             gate: Gate::new(proven),
-            proof: Proof::new(proven, shard.patience),
+            proof: Proof::new(proven, shard.facts.patience),
             compactor,
             upload: None,
             sections: Vec::new(),
