@@ -1,7 +1,7 @@
 //! The bucket: the only thing that nodes share. Six verbs, typed ends, nothing retried in secret.
 //!
 //! Invariant: a write that has returned is durable; a conditional write has exactly one winner; a
-//! read sees one whole object, the newest that was written. [`probe`] proves it of a store before
+//! read sees one whole object, the newest that was written. [`probe()`] proves it of a store before
 //! a node serves on it.
 //! Units: sizes, offsets and ranges are bytes.
 //!

@@ -146,14 +146,27 @@ fn the_examples_are_plain_projects() {
     }
 }
 
+/// Writes a program to run at once. Another process writes it: while this one has it open, a
+/// child that another test starts in the same instant may inherit the descriptor, and the system
+/// runs no file that anybody has open for writing.
+fn write_program(path: &Path, script: &str) {
+    let mut writer = std::process::Command::new("sh")
+        .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+        .arg(path)
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    std::io::Write::write_all(&mut writer.stdin.take().expect("a pipe"), script.as_bytes())
+        .expect("written");
+    assert!(writer.wait().expect("an end").success());
+}
+
 /// A project whose esbuild is this script.
 fn with_bundler(script: &str) -> Result<Bundle, String> {
-    use std::os::unix::fs::PermissionsExt as _;
     let (dir, project) = project("", &[("src/index.ts", ""), ("src/m.wasm", "")]);
     let path = dir.path().join("node_modules/.bin/esbuild");
     std::fs::create_dir_all(path.parent().expect("a parent")).expect("make");
-    std::fs::write(&path, script).expect("write");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("mode");
+    write_program(&path, script);
     build(&project, Purpose::Deploy).map_err(|error| error.to_string())
 }
 
