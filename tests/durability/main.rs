@@ -9,6 +9,7 @@ mod disk;
 mod gate;
 mod kill;
 mod ledger;
+mod litestream;
 mod load;
 mod nodes;
 mod restore;
