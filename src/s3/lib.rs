@@ -25,7 +25,7 @@ use bytes::Bytes;
 pub use celld_core::cas::{CasOutcome, Etag, Guard};
 pub use error::{OpenError, StoreError};
 pub use key::KEY_BYTES_MAX;
-pub use probe::{ProbeFault, ProbeReport, Step, probe};
+pub use probe::{Check, ProbeFault, ProbeReport, Rule, probe};
 
 use file::FileBucket;
 

@@ -404,10 +404,8 @@ fn script_of(deployment: Deployment) -> Script {
 }
 
 async fn probe(bucket: &Bucket) -> Result<(), NodeError> {
-    match celld_s3::probe(bucket).await {
-        Ok(_) => Ok(()),
-        Err(fault) => Err(NodeError::Store(format!("the bucket {bucket} cannot be used: {fault}"))),
-    }
+    let fault = |fault| NodeError::Store(format!("the bucket {bucket} cannot be used: {fault}"));
+    celld_s3::probe(bucket).await.verdict().map_err(fault)
 }
 
 /// Listening with `SO_REUSEPORT` would share the port with another celld of the same user without
