@@ -15,7 +15,7 @@ const PREEMPT: Duration = Duration::from_millis(1);
 /// Memory that each of the three rings registers. Locked memory is scarce for ordinary users.
 const IO_MEMORY_BYTES: usize = 1 << 20;
 /// Submissions that may wait in a ring.
-const RING_DEPTH: usize = 512;
+pub(crate) const RING_DEPTH: usize = 512;
 
 /// Where an executor runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@ mod mesh;
 pub mod net;
 mod preflight;
 mod signal;
+mod system;
 mod task;
 mod time;
 
@@ -31,5 +32,6 @@ pub use futures_channel::{mpsc, oneshot};
 pub use mesh::{Mesh, MeshReceiver, MeshSender, mesh};
 pub use preflight::{PreflightError, preflight};
 pub use signal::{Signals, Stop};
+pub use system::{Limit, Ring, System, inspect};
 pub use task::{Task, spawn, spawn_joined, yield_now};
 pub use time::{TimedOut, sleep, timeout};

@@ -41,7 +41,7 @@ pub fn preflight() -> Result<(), PreflightError> {
     }
 }
 
-fn ring_advice(error: &io::Error) -> String {
+pub(crate) fn ring_advice(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EPERM) => "io_uring is forbidden here (EPERM): set the sysctl \
              kernel.io_uring_disabled=0, or run the container with a seccomp profile that allows \
@@ -61,23 +61,23 @@ fn ring_advice(error: &io::Error) -> String {
 
 /// Returns the limit that is in force afterwards.
 fn raise_limit(which: libc::__rlimit_resource_t, name: &str) -> Result<u64, PreflightError> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls read or write only the struct that they are given.
-    let ok = unsafe {
-        libc::getrlimit(which, &raw mut limit) == 0 && {
-            if limit.rlim_cur < limit.rlim_max {
-                let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
-                if libc::setrlimit(which, &raw const raised) == 0 {
-                    limit = raised;
-                }
-            }
-            true
+    let limit = limit_of(which)
+        .map_err(|error| PreflightError(format!("the limit for {name} cannot be read: {error}")))?;
+    if limit.rlim_cur < limit.rlim_max {
+        let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+        // SAFETY: the call reads only the struct that it is given.
+        if unsafe { libc::setrlimit(which, &raw const raised) } == 0 {
+            return Ok(raised.rlim_cur);
         }
-    };
-    if ok {
-        Ok(limit.rlim_cur)
-    } else {
-        let error = io::Error::last_os_error();
-        Err(PreflightError(format!("the limit for {name} cannot be read: {error}")))
+    }
+    Ok(limit.rlim_cur)
+}
+
+pub(crate) fn limit_of(which: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes only the struct that it is given.
+    match unsafe { libc::getrlimit(which, &raw mut limit) } {
+        0 => Ok(limit),
+        _ => Err(io::Error::last_os_error()),
     }
 }
