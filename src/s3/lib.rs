@@ -80,6 +80,15 @@ impl Bucket {
         Self::open_dir(&location::parse(url)?)
     }
 
+    /// Opens the bucket at `url` to look at it: nothing is made, and whatever writes is denied.
+    ///
+    /// # Errors
+    /// As [`Bucket::open`], and when there is no bucket yet.
+    pub fn open_read_only(url: &str) -> Result<Self, OpenError> {
+        let bucket = FileBucket::open_read_only(&location::parse(url)?)?;
+        Ok(Self(Dialect::File(Arc::new(bucket))))
+    }
+
     /// Opens the bucket in the directory `path`, as `file://` does.
     ///
     /// # Errors

@@ -59,7 +59,8 @@ const LASTING_MAX: usize = 1 << 16;
 pub(crate) struct FileBucket {
     root: PathBuf,
     locks: PathBuf,
-    scratch: Scratch,
+    /// `None`: it was opened to be read only.
+    scratch: Option<Scratch>,
     journal: Journal,
     /// Directories that are known to last, with all above them. Only without an ordered journal.
     lasting: Mutex<HashMap<PathBuf, Identity>>,
@@ -79,10 +80,28 @@ impl FileBucket {
         let made = OpenOptions::new().append(true).create(true).open(&locks);
         made.map_err(fault("make its lock file"))?;
         let scratch = Scratch::new(&drafts).map_err(fault("prepare unfinished writes"))?;
-        check_layout(&root, &control, &scratch)?;
+        if !has_layout(&root, &control)? {
+            write_layout(&control, &scratch).map_err(fault("write its layout file"))?;
+        }
+        Self::with(root, locks, Some(scratch))
+    }
+
+    /// Opens what is there already, and makes and changes nothing, now and later.
+    pub(crate) fn open_read_only(root: &Path) -> Result<Self, OpenError> {
+        let fault = |doing| move |error| OpenError::directory(root, doing, error);
+        let root = root.canonicalize().map_err(fault("find it"))?;
+        let control = root.join(path::CONTROL);
+        if !has_layout(&root, &control)? {
+            let missing = io::Error::new(io::ErrorKind::NotFound, "it has no layout file");
+            return Err(OpenError::directory(&root, "find a bucket in it", missing));
+        }
+        Self::with(root, control.join("locks"), None)
+    }
+
+    fn with(root: PathBuf, locks: PathBuf, scratch: Option<Scratch>) -> Result<Self, OpenError> {
         let journal = File::open(&root)
             .and_then(|root| Journal::of(&root))
-            .map_err(fault("ask for its file system"))?;
+            .map_err(|error| OpenError::directory(&root, "ask for its file system", error))?;
         let (lasting, failed) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self { root, locks, scratch, journal, lasting, failed })
     }
@@ -139,7 +158,7 @@ impl FileBucket {
 
     pub(crate) fn put(&self, key: &str, body: &[u8]) -> Result<Etag, StoreError> {
         self.check_failed(key)?;
-        let mut draft = self.draft(body).map_err(|error| StoreError::of(key, error))?;
+        let mut draft = self.draft(key, body)?;
         let path = self.root.join(path::object(key));
         {
             let _lock = self.lock(key)?;
@@ -162,7 +181,7 @@ impl FileBucket {
         if !self.holds(key, guard)? {
             return Ok(CasOutcome::Refused);
         }
-        let mut draft = self.draft(body).map_err(|error| StoreError::of(key, error))?;
+        let mut draft = self.draft(key, body)?;
         {
             let _lock = self.lock(key)?;
             if !self.holds(key, guard)? {
@@ -192,6 +211,7 @@ impl FileBucket {
         let mut touched = Vec::new();
         for key in keys {
             self.check_failed(key)?;
+            self.scratch(key)?;
             let path = self.root.join(path::object(key));
             let _lock = self.lock(key)?;
             match fs::remove_file(&path) {
@@ -248,14 +268,26 @@ impl FileBucket {
     }
 
     /// A draft with `body`, written out.
-    fn draft(&self, body: &[u8]) -> io::Result<Draft> {
-        let (mut file, draft) = self.scratch.draft()?;
-        file.write_all(body)?;
-        match self.journal {
-            Journal::Ordered => sys::write_out(&file)?,
-            Journal::None => file.sync_data()?,
-        }
-        Ok(draft)
+    fn draft(&self, key: &str, body: &[u8]) -> Result<Draft, StoreError> {
+        let scratch = self.scratch(key)?;
+        let written = || {
+            let (mut file, draft) = scratch.draft()?;
+            file.write_all(body)?;
+            match self.journal {
+                Journal::Ordered => sys::write_out(&file)?,
+                Journal::None => file.sync_data()?,
+            }
+            Ok(draft)
+        };
+        written().map_err(|error| StoreError::of(key, error))
+    }
+
+    /// Where drafts go, if anything may be written.
+    fn scratch(&self, key: &str) -> Result<&Scratch, StoreError> {
+        self.scratch.as_ref().ok_or_else(|| StoreError::Denied {
+            key: key.to_owned(),
+            source: io::Error::other("it was opened to be read only"),
+        })
     }
 
     /// Makes the draft the object at `path`, and the directories that it needs.
@@ -373,24 +405,26 @@ fn make_directories(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Writes the layout file into a new bucket, and refuses one of another layout.
-fn check_layout(root: &Path, control: &Path, scratch: &Scratch) -> Result<(), OpenError> {
-    let fault = |error| OpenError::directory(root, "read its layout file", error);
-    let path = control.join("layout");
-    match fs::read_to_string(&path) {
-        Ok(found) if found == LAYOUT => Ok(()),
+/// Whether there is a layout file, which must be of the layout that we know.
+fn has_layout(root: &Path, control: &Path) -> Result<bool, OpenError> {
+    match fs::read_to_string(control.join("layout")) {
+        Ok(found) if found == LAYOUT => Ok(true),
         Ok(found) => Err(OpenError::Layout {
             path: root.display().to_string(),
             found: found.chars().take(40).collect(),
             known: LAYOUT.trim_end(),
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let (mut file, mut draft) = scratch.draft().map_err(fault)?;
-            file.write_all(LAYOUT.as_bytes()).and_then(|()| file.sync_all()).map_err(fault)?;
-            draft.rename(&path).and_then(|()| sync_directory(control)).map_err(fault)
-        }
-        Err(error) => Err(fault(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(OpenError::directory(root, "read its layout file", error)),
     }
+}
+
+fn write_layout(control: &Path, scratch: &Scratch) -> io::Result<()> {
+    let (mut file, mut draft) = scratch.draft()?;
+    file.write_all(LAYOUT.as_bytes())?;
+    file.sync_all()?;
+    draft.rename(&control.join("layout"))?;
+    sync_directory(control)
 }
 
 fn object(body: Vec<u8>) -> Object {

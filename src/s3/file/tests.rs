@@ -148,3 +148,31 @@ fn a_directory_is_known_to_last_until_it_is_made_anew() {
     assert_ne!(known(&bucket, "a@"), Some(first), "another directory at the same place");
     assert!(known(&bucket, "").is_some(), "the root too");
 }
+
+#[test]
+fn a_bucket_that_is_opened_to_be_read_is_not_touched() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let empty = FileBucket::open_read_only(directory.path()).expect_err("no bucket yet");
+    assert!(empty.to_string().contains("cannot find a bucket in it"), "{empty}");
+    assert!(fs::read_dir(directory.path()).expect("a listing").next().is_none());
+    let missing = FileBucket::open_read_only(&directory.path().join("a"));
+    assert!(missing.expect_err("no directory").to_string().contains("cannot find it"));
+
+    let writer = FileBucket::open(directory.path()).expect("a new bucket");
+    let etag = writer.put("a/b", b"1").expect("a write");
+    let reader = FileBucket::open_read_only(directory.path()).expect("the bucket");
+    let drafts = directory.path().join(path::CONTROL).join("drafts");
+    assert_eq!(fs::read_dir(drafts).expect("a listing").count(), 1, "only the writer's");
+    let denied = |result: Result<(), StoreError>| {
+        assert!(matches!(result, Err(StoreError::Denied { .. })), "{result:?}");
+    };
+    denied(reader.put("a/b", b"2").map(drop));
+    denied(reader.put_if("a/b", &Guard::Match(etag), b"2").map(drop));
+    denied(reader.put_if("a/c", &Guard::Absent, b"2").map(drop));
+    denied(reader.delete(&["a/b".into()]));
+    let seen = reader.get("a/b").expect("a read").expect("an object");
+    assert_eq!(seen.body, "1");
+    writer.put("a/b", b"3").expect("a write");
+    assert_eq!(reader.get("a/b").expect("a read").expect("an object").body, "3");
+    assert_eq!(reader.list("", None).expect("a page").entries.len(), 1);
+}
