@@ -10,6 +10,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod alarm;
 pub mod cas;
 pub mod cell;
 pub mod claim;
