@@ -9,7 +9,8 @@ const LINES_MAX: usize = 700;
 /// Where our own text is.
 const ROOTS: [&str; 7] = ["src", "bench", "tests", "examples", "scripts", "docs", ".ci"];
 /// Endings of files that hold it.
-const ENDINGS: [&str; 10] = ["rs", "js", "mjs", "ts", "toml", "md", "html", "jsonc", "txt", ""];
+const ENDINGS: [&str; 11] =
+    ["rs", "js", "mjs", "ts", "py", "toml", "md", "html", "jsonc", "txt", ""];
 
 /// Spelt in two halves, so that this file does not hold them.
 fn banned() -> Vec<(String, &'static str)> {
@@ -74,6 +75,10 @@ fn each_file_of_code_says_what_it_is() {
     each(|path, text| {
         let opens = match ending(path) {
             "rs" => text.starts_with("//!") || text.starts_with("#![") && text.contains("//!"),
+            "py" => {
+                text.starts_with("#!")
+                    && text.lines().nth(1).is_some_and(|line| line.starts_with("\"\"\""))
+            }
             "js" | "mjs" | "ts" => text.starts_with("//") || text.starts_with("/*"),
             "" => {
                 text.lines()

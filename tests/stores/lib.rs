@@ -1,0 +1,21 @@
+//! Object stores for tests and benches: real ones as processes on loopback, and a proxy that makes
+//! them misbehave.
+//!
+//! Invariant: no process outlives the program that started it, however that program ends, and each
+//! has a directory of its own that goes with it.
+//!
+//! `scripts/stores` installs them. Where it has not run, tests say so and do nothing, unless
+//! `CELLD_STORES_REQUIRED` is set: `scripts/test` sets it.
+#![deny(missing_docs)]
+
+mod faults;
+mod http;
+mod installed;
+mod process;
+mod store;
+
+pub use faults::{Faulty, Outage, Request, busiest_second};
+pub use http::{Answer, ask};
+pub use installed::{Program, is_required};
+pub use process::Process;
+pub use store::{ACCESS_KEY, BUCKET, Kind, SECRET_KEY, Store};
