@@ -1,33 +1,31 @@
 //! `celld dev`: a project on an embedded bucket, built again after each change.
 //!
 //! Invariant: the bucket gets only builds that succeeded, so a slip of the keyboard leaves the old
-//! code serving.
+//! code serving. Before there is old code nothing is served, and that is said.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use celld_core::node::NodeId;
 use celld_s3::Bucket;
 
+use super::bundle::BundleError;
 use super::config::{self, Project, Purpose};
 use super::publish::{self, Published};
 use super::serve::{self, Serving};
+use super::watch::Watched;
 use super::{CommandError, args, bundle, settings};
 
-/// Between two looks at the files: below, a person notices nothing.
-const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// An editor may write several files for one save: the build waits until they rest.
-const SETTLE: Duration = Duration::from_millis(100);
 /// A name of variable is shown with this much of its value.
 const SHOWN_CHARS: usize = 40;
 
 /// Runs the command.
 ///
 /// # Errors
-/// The project cannot be built at all, or the node cannot start.
+/// The project is none, its code cannot be built and nobody waits for a change, or the node cannot
+/// start.
 pub(crate) fn run(
     typed: args::Dev,
     environment: settings::Environment<'_>,
@@ -35,7 +33,14 @@ pub(crate) fn run(
     let settings = settings::dev(&typed, environment)?;
     let dir = typed.dir.clone().unwrap_or_else(|| PathBuf::from("."));
     let source = Source { dir, environment: typed.env.clone() };
-    let built = source.build()?;
+    let mut watched = Watched::default();
+    let built = match source.build(&mut watched) {
+        Err(CommandError::Bundle(error)) if !typed.no_watch && is_of_the_code(&error) => {
+            eprintln!("celld: nothing is served yet, as the project cannot be built:\n{error}");
+            first_that_builds(&source, &mut watched)
+        }
+        built => built?,
+    };
     let base = typed.state.clone().unwrap_or_else(|| built.project.dir.join(".celld"));
     let base = std::path::absolute(&base).map_err(|error| CommandError::File(base, error))?;
     if typed.clean {
@@ -43,14 +48,14 @@ pub(crate) fn run(
     }
     celld_rt::preflight()?;
     let bucket = Bucket::open_dir(&base.join("bucket"))?;
-    let lines = describe(&built.project);
-    let files = built.files.clone();
+    watched.leave_out(base.clone());
+    let bindings = Arc::new(Mutex::new(describe(&built.project)));
     celld_rt::block_on(built.publish(&bucket))?;
     if !typed.no_watch {
-        let (bucket, source) = (bucket.clone(), source);
+        let (bucket, bindings) = (bucket.clone(), bindings.clone());
         std::thread::Builder::new()
             .name("watch".to_owned())
-            .spawn(move || watch(&source, &bucket, files))
+            .spawn(move || rebuild(&source, &bucket, watched, &bindings))
             .map_err(|error| CommandError::File(PathBuf::from("the watching thread"), error))?;
     }
     serve::run(Serving {
@@ -62,8 +67,18 @@ pub(crate) fn run(
         lease_ttl: settings.lease_ttl,
         idle_evict: settings.idle_evict,
         is_dev: true,
-        ready: Box::new(move |address, _| announce(address, &lines)),
+        must_serve: typed.no_watch,
+        ready: Box::new(move |address, serves| match serves {
+            Ok(_) => announce(address, &bindings.lock().unwrap_or_else(PoisonError::into_inner)),
+            // Why stands in the line before.
+            Err(_) => eprintln!("celld: nothing is served yet; waiting for a change"),
+        }),
     })
+}
+
+/// Whether a change of the project's files can mend it.
+fn is_of_the_code(error: &BundleError) -> bool {
+    !matches!(error, BundleError::NoBundler { .. } | BundleError::Run { .. })
 }
 
 /// Where the project is.
@@ -76,21 +91,29 @@ struct Source {
 struct Built {
     project: Project,
     bundle: bundle::Bundle,
-    /// All files that it depends on.
-    files: Vec<PathBuf>,
 }
 
 impl Source {
-    fn build(&self) -> Result<Built, CommandError> {
+    /// Builds the project as it is now. `watched` learns what a better build depends on.
+    fn build(&self, watched: &mut Watched) -> Result<Built, CommandError> {
         let project = config::load(&self.dir, self.environment.as_deref(), Purpose::Dev)?;
-        let bundle = bundle::build(&project, Purpose::Dev)?;
         super::notes(&project.notes);
-        super::notes(&bundle.notes);
         let mut files = project.files.clone();
-        files.extend(bundle.inputs.iter().cloned());
         // Secrets that do not exist yet count as well: creating them is a change.
         files.extend([".dev.vars", ".env"].map(|name| project.dir.join(name)));
-        Ok(Built { project, bundle, files })
+        match bundle::build(&project, Purpose::Dev) {
+            Ok(bundle) => {
+                super::notes(&bundle.notes);
+                files.extend(bundle.inputs.iter().cloned());
+                watched.files(files);
+                Ok(Built { project, bundle })
+            }
+            Err(error) => {
+                // What is missing may be in any file, and in one that is not there yet.
+                watched.whole_tree(files, project.dir);
+                Err(error.into())
+            }
+        }
     }
 }
 
@@ -98,6 +121,37 @@ impl Built {
     async fn publish(self, bucket: &Bucket) -> Result<Published, CommandError> {
         let manifest = publish::manifest(&self.project, &self.bundle)?;
         Ok(publish::publish(bucket, &manifest, self.bundle, Purpose::Dev, |_, _, _| {}).await?)
+    }
+}
+
+/// Waits for a change that makes the project build.
+fn first_that_builds(source: &Source, watched: &mut Watched) -> Built {
+    loop {
+        watched.wait_for_change();
+        match source.build(watched) {
+            Ok(built) => return built,
+            Err(error) => eprintln!("celld: nothing is served yet:\n{error}"),
+        }
+    }
+}
+
+/// Builds again after each change, for as long as the process lives.
+fn rebuild(source: &Source, bucket: &Bucket, mut watched: Watched, bindings: &Mutex<Vec<String>>) {
+    loop {
+        watched.wait_for_change();
+        let result = source.build(&mut watched).and_then(|built| {
+            *bindings.lock().unwrap_or_else(PoisonError::into_inner) = describe(&built.project);
+            celld_rt::block_on(built.publish(bucket))
+        });
+        match result {
+            Ok(published) if published.is_unchanged => {
+                eprintln!("celld: built again: nothing changed");
+            }
+            Ok(published) => eprintln!("celld: built again: version {}", published.version),
+            Err(error) => eprintln!(
+                "celld: what was served is served on, as the new code cannot be built:\n{error}"
+            ),
+        }
     }
 }
 
@@ -111,58 +165,6 @@ fn clean(base: &Path) -> Result<(), CommandError> {
         }
     }
     Ok(())
-}
-
-/// What identifies the content of a file without reading it.
-type Marks = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
-
-fn marks(files: &[PathBuf]) -> Marks {
-    let mark = |path: &PathBuf| {
-        let seen = std::fs::metadata(path).ok();
-        seen.and_then(|seen| Some((seen.modified().ok()?, seen.len())))
-    };
-    files.iter().map(|path| (path.clone(), mark(path))).collect()
-}
-
-/// Builds again after each change, for as long as the process lives.
-fn watch(source: &Source, bucket: &Bucket, files: Vec<PathBuf>) {
-    let mut seen = marks(&files);
-    let mut files = files;
-    loop {
-        std::thread::sleep(LOOK_EVERY);
-        let mut now = marks(&files);
-        if now == seen {
-            continue;
-        }
-        loop {
-            std::thread::sleep(SETTLE);
-            let later = marks(&files);
-            if later == now {
-                break;
-            }
-            now = later;
-        }
-        seen = now;
-        let result = source.build().and_then(|built| {
-            files.clone_from(&built.files);
-            celld_rt::block_on(built.publish(bucket))
-        });
-        match result {
-            Ok(published) if published.is_unchanged => {
-                eprintln!("celld: built again: nothing changed")
-            }
-            Ok(published) => eprintln!("celld: built again: version {}", published.version),
-            Err(error) => eprintln!(
-                "celld: the old code keeps serving, as the new one cannot be built:\n{error}"
-            ),
-        }
-        // New files count from now on; those that were there keep their marks, so that a change
-        // during the build is not lost.
-        for (path, mark) in marks(&files) {
-            seen.entry(path).or_insert(mark);
-        }
-        seen.retain(|path, _| files.contains(path));
-    }
 }
 
 /// What `env` holds, one line each. Secrets are named, not shown.
@@ -205,19 +207,6 @@ fn announce(address: SocketAddr, lines: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_change_a_new_file_and_a_lost_file_are_seen() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let files = ["a", "b"].map(|name| dir.path().join(name)).to_vec();
-        let nothing = marks(&files);
-        std::fs::write(&files[0], "1").expect("write");
-        let one = marks(&files);
-        std::fs::write(&files[0], "12").expect("write");
-        let longer = marks(&files);
-        std::fs::remove_file(&files[0]).expect("remove");
-        assert!(nothing != one && one != longer && marks(&files) == nothing);
-    }
 
     #[test]
     fn cleaning_leaves_what_is_not_ours() {

@@ -13,6 +13,7 @@ mod publish;
 mod serve;
 mod settings;
 mod spelling;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write as _;

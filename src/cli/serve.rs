@@ -33,6 +33,7 @@ pub(crate) struct Serving {
     pub(crate) lease_ttl: Option<Duration>,
     pub(crate) idle_evict: Option<Duration>,
     pub(crate) is_dev: bool,
+    pub(crate) must_serve: bool,
     pub(crate) ready: Ready,
 }
 
@@ -47,12 +48,16 @@ pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
     let bucket = Bucket::open(&bucket)?;
     let place = bucket.to_string();
     let name = node.clone();
-    let ready = move |address: SocketAddr, version: Option<&str>| {
-        let serves = version.map_or_else(
-            || "nothing is deployed yet".to_owned(),
-            |version| format!("version {version}"),
-        );
-        eprintln!("celld: node {name} listens on http://{address}, bucket {place}, {serves}");
+    let mut is_told = false;
+    let ready = move |address: SocketAddr, serves: Result<&str, &str>| {
+        // What comes to be served later has a line of its own.
+        if !std::mem::replace(&mut is_told, true) {
+            let serves = match serves {
+                Ok(version) => format!("version {version}"),
+                Err(why) => format!("serves nothing: {}", why.lines().next().unwrap_or_default()),
+            };
+            eprintln!("celld: node {name} listens on http://{address}, bucket {place}, {serves}");
+        }
     };
     run(Serving {
         bucket,
@@ -63,6 +68,7 @@ pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
         lease_ttl,
         idle_evict,
         is_dev: false,
+        must_serve: false,
         ready: Box::new(ready),
     })
 }
@@ -80,9 +86,8 @@ fn eviction_limits(idle: Option<Duration>) -> eviction::Limits {
 /// # Errors
 /// It could not start.
 pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
-    let Serving { bucket, listen, node, state, shards, lease_ttl, idle_evict, is_dev, ready } =
-        serving;
-    let ttl = lease_ttl.unwrap_or(LEASE_TTL);
+    let Serving { is_dev, must_serve, ready, bucket, listen, node, state, shards, .. } = serving;
+    let ttl = serving.lease_ttl.unwrap_or(LEASE_TTL);
     let exit = node::run(NodeOptions {
         bucket,
         listen,
@@ -94,8 +99,9 @@ pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
         log_requests: is_dev,
         is_dev,
         cells_per_isolate: CELLS_PER_ISOLATE,
-        eviction: eviction_limits(idle_evict),
+        eviction: eviction_limits(serving.idle_evict),
         limits: celld_v8host::Limits::default(),
+        must_serve,
         ready,
     })?;
     match exit {

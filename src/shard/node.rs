@@ -65,12 +65,15 @@ pub struct NodeOptions {
     pub eviction: eviction::Limits,
     /// What a realm may use.
     pub limits: celld_v8host::Limits,
-    /// Told once, when the listener is open: its address and the version that serves, if any.
+    /// Whether a node on which nothing serves is of no use.
+    pub must_serve: bool,
+    /// Told when the listener is open, and once more when something serves if nothing did: the
+    /// address, and the version that serves or why there is none.
     pub ready: Ready,
 }
 
 /// See [`NodeOptions::ready`].
-pub type Ready = Box<dyn FnOnce(SocketAddr, Option<&str>) + Send>;
+pub type Ready = Box<dyn FnMut(SocketAddr, Result<&str, &str>) + Send>;
 
 /// How a node's life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +107,9 @@ pub enum NodeError {
     /// The store cannot fence, or does not answer.
     #[error("{0}")]
     Store(String),
+    /// [`NodeOptions::must_serve`], and nothing does.
+    #[error("nothing can be served: {0}")]
+    NothingServes(String),
     /// Signals cannot be taken over.
     #[error("signals cannot be handled: {0}")]
     Signals(std::io::Error),
@@ -276,22 +282,34 @@ impl Node {
 
     async fn serve(&mut self) -> Result<Exit, NodeError> {
         let mut seen = None;
-        self.look_for_deployment(&mut seen).await;
+        let mut serves = self.look_for_deployment(&mut seen).await;
+        if let (true, Err(why)) = (self.options.must_serve, &serves) {
+            return Err(NodeError::NothingServes(why.clone()));
+        }
         for shard in 0..self.orders.len() {
             let (done, opened) = rt::oneshot::channel();
             self.order(shard, Order::Listen(self.listen, done)).await;
             let opened = opened.await.unwrap_or_else(|_| Err(std::io::Error::other("shard ended")));
             opened.map_err(|error| NodeError::Listen(self.listen, error))?;
         }
-        let ready = std::mem::replace(&mut self.options.ready, Box::new(|_, _| {}));
-        ready(self.listen, seen.as_deref());
+        self.tell(&serves);
         while self.signals.seen().is_none() {
             let stop = self.signals.wait(Stop::Drain);
-            if rt::timeout(self.options.watch, stop).await.is_err() {
-                self.look_for_deployment(&mut seen).await;
+            if rt::timeout(self.options.watch, stop).await.is_ok() {
+                continue;
+            }
+            let now = self.look_for_deployment(&mut seen).await;
+            if serves.is_err() && now.is_ok() {
+                self.tell(&now);
+                serves = now;
             }
         }
         self.drain().await
+    }
+
+    fn tell(&mut self, serves: &Result<String, String>) {
+        let serves = serves.as_ref().map(String::as_str).map_err(String::as_str);
+        (self.options.ready)(self.listen, serves);
     }
 
     async fn order(&mut self, shard: usize, order: Order) {
@@ -299,37 +317,43 @@ impl Node {
         let _gone = self.orders[shard].send(order).await;
     }
 
-    /// Adopts the current deployment if it is another one than `seen`.
-    async fn look_for_deployment(&mut self, seen: &mut Option<String>) {
+    /// Adopts the current deployment if it is another one than `seen`. Returns the version that it
+    /// found serving or made serve, or why there is none; what is news goes to the log as well.
+    async fn look_for_deployment(&mut self, seen: &mut Option<String>) -> Result<String, String> {
         let bucket = self.common.bucket.clone();
         let version = match deployment::read_current(&bucket).await {
             Ok(Some((current, _))) => current.version,
-            Ok(None) => return,
-            Err(error) => return eprintln!("celld: the deployment cannot be read: {error}"),
+            Ok(None) => return Err("nothing is deployed yet".to_owned()),
+            Err(error) => {
+                let why = format!("the deployment cannot be read: {error}");
+                eprintln!("celld: {why}");
+                return Err(why);
+            }
         };
         if seen.as_deref() == Some(version.as_str()) {
-            return;
+            return self.common.status.version().ok_or_else(|| "it was refused".to_owned());
         }
-        let loaded = match deployment::load(&bucket, &version).await {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                // Not remembered: what is missing may come.
-                self.common.status.rejects(&version, &error.to_string());
-                return eprintln!("celld: version {version} cannot be loaded: {error}");
+        let rejected = match deployment::load(&bucket, &version).await {
+            Ok(loaded) => {
+                *seen = Some(version.clone());
+                let name = loaded.manifest.name.clone();
+                match self.adopt(loaded).await {
+                    Ok(()) => {
+                        self.common.status.serves(&version);
+                        eprintln!("celld: serving version {version} of {name}");
+                        return Ok(version);
+                    }
+                    Err(error) => (error.clone(), format!("is not adopted: {error}")),
+                }
             }
+            // Not remembered: what is missing may come.
+            Err(error) => (error.to_string(), format!("cannot be loaded: {error}")),
         };
-        *seen = Some(version.clone());
-        let name = loaded.manifest.name.clone();
-        match self.adopt(loaded).await {
-            Ok(()) => {
-                self.common.status.serves(&version);
-                eprintln!("celld: serving version {version} of {name}");
-            }
-            Err(error) => {
-                self.common.status.rejects(&version, &error);
-                eprintln!("celld: version {version} is not adopted: {error}");
-            }
-        }
+        let (error, what) = rejected;
+        self.common.status.rejects(&version, &error);
+        let why = format!("version {version} {what}");
+        eprintln!("celld: {why}");
+        Err(why)
     }
 
     /// Every shard runs the same code: what the first accepts, the others accept too.

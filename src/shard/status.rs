@@ -64,6 +64,11 @@ impl Status {
         });
     }
 
+    /// The version that serves.
+    pub fn version(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).version.clone()
+    }
+
     /// A version does not load; what served before goes on.
     pub fn rejects(&self, version: &str, error: &str) {
         self.change(|health| {
