@@ -14,6 +14,8 @@ use crate::txid::Txid;
 pub struct Gate<A> {
     held: VecDeque<(Txid, A)>,
     proven: Txid,
+    /// Not even what was restored may be shown yet.
+    is_closed: bool,
     is_broken: bool,
 }
 
@@ -29,14 +31,19 @@ pub enum Effect<A> {
 impl<A> Gate<A> {
     /// A gate of a cell whose history is proven up to `proven`.
     pub fn new(proven: Txid) -> Self {
-        Self { held: VecDeque::new(), proven, is_broken: false }
+        Self { held: VecDeque::new(), proven, is_closed: false, is_broken: false }
+    }
+    /// The same, but nothing leaves before [`Gate::durable`] is told for the first time: the cell
+    /// has an alarm, whose entry in the wake index is still to be written.
+    pub fn closed(proven: Txid) -> Self {
+        Self { is_closed: true, ..Self::new(proven) }
     }
     /// Holds `ack`, which saw the writes up to `at`. It goes at once when those are proven and
     /// nothing held earlier waits.
     pub fn hold(&mut self, at: Txid, ack: A, effects: &mut Vec<Effect<A>>) {
         if self.is_broken {
             effects.push(Effect::Drop(ack));
-        } else if self.held.is_empty() && at <= self.proven {
+        } else if self.held.is_empty() && at <= self.proven && !self.is_closed {
             effects.push(Effect::Release(ack));
         } else {
             self.held.push_back((at, ack));
@@ -48,6 +55,7 @@ impl<A> Gate<A> {
             return;
         }
         self.proven = self.proven.max(upto);
+        self.is_closed = false;
         while let Some((_, ack)) = self.held.pop_front_if(|(at, _)| *at <= self.proven) {
             effects.push(Effect::Release(ack));
         }
@@ -111,6 +119,14 @@ mod tests {
         assert_eq!(effects(|e| gate.hold(t(5), 1, e)), []);
         assert_eq!(effects(|e| gate.hold(t(4), 2, e)), []);
         assert_eq!(effects(|e| gate.durable(t(5), e)), [Release(1), Release(2)]);
+    }
+
+    #[test]
+    fn a_closed_gate_holds_even_what_was_restored() {
+        let mut gate = Gate::closed(t(4));
+        assert_eq!(effects(|e| gate.hold(t(4), 1, e)), []);
+        assert_eq!(effects(|e| gate.durable(t(4), e)), [Release(1)]);
+        assert_eq!(effects(|e| gate.hold(t(4), 2, e)), [Release(2)]);
     }
 
     #[test]

@@ -27,3 +27,4 @@ pub mod proof;
 pub mod record;
 pub mod time;
 pub mod txid;
+pub mod wake;
