@@ -2,14 +2,47 @@
 
 mod contract;
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use celld_s3::{Bucket, Rule, probe};
+use contract::{counter, races};
 
 #[test]
 fn a_directory_keeps_the_contract() {
     let directory = tempfile::tempdir().expect("a directory");
     let bucket = Bucket::open_dir(directory.path()).expect("a new bucket");
     celld_rt::block_on(contract::all(&bucket, "contract/"));
+}
+
+#[test]
+fn of_many_at_once_one_wins_and_a_counter_counts_each_increment_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let bucket = Bucket::open_dir(directory.path()).expect("a new bucket");
+    celld_rt::block_on(async {
+        races::all(&bucket, "races/").await;
+        let account = Rc::new(counter::Account::default());
+        counter::start(&bucket, "counter").await;
+        let workers: Vec<_> = (0..8)
+            .map(|_| {
+                counter::work(bucket.clone(), "counter".to_owned(), account.clone(), |account| {
+                    account.applied() < 100
+                })
+            })
+            .map(celld_rt::spawn_joined)
+            .collect();
+        for worker in workers {
+            worker.join().await.expect("no panic");
+        }
+        assert_eq!(account.check(&bucket, "counter").await, [""; 0]);
+        assert_eq!((account.unknown.get(), account.errors.borrow().len()), (0, 0));
+        assert!(account.applied() >= 100);
+        // It sees an increment that is lost, and one that nobody sent.
+        counter::start(&bucket, "counter").await;
+        assert_eq!(account.check(&bucket, "counter").await.len(), account.applied());
+        bucket.put("counter", Bytes::from("start\n999999\n")).await.expect("a write");
+        assert_eq!(account.check(&bucket, "counter").await.len(), account.applied() + 1);
+    });
 }
 
 #[test]

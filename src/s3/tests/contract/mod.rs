@@ -1,6 +1,9 @@
 //! The contract of all stores: each test takes any bucket and a prefix that nobody else uses.
 //!
-//! A new dialect calls [`all`] on each store that it claims.
+//! A new dialect calls [`all`] on each store that it claims, and then the races and the counter.
+
+pub mod counter;
+pub mod races;
 
 use std::ops::Range;
 
