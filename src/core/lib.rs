@@ -17,6 +17,7 @@ pub mod claim;
 pub mod compaction;
 pub mod epoch;
 pub mod eviction;
+pub mod fleet;
 pub mod gate;
 pub mod lease;
 pub mod ltx;
