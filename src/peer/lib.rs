@@ -1,27 +1,30 @@
-//! Frames between nodes: a pure codec. It holds no socket, no clock and no state; the links that
-//! carry frames feed it bytes.
+//! Nodes speak to each other: who may, in what form, and the links that carry it.
 //!
-//! A connection opens with one [`Hello`] in each direction; frames follow. A node that meets a
-//! protocol version it does not know closes the connection: it never guesses.
+//! A connection is TLS between two nodes of one fleet, opens with one greeting in
+//! each direction ([`hello`]), and then carries frames ([`frame`]) of many calls at once ([`mux`]).
+//! What calls say is in [`fetch`], [`probe`], [`operator`] and [`socket`]. All of these are pure:
+//! they hold no socket and no clock.
 //!
 //! Invariant: a length from the wire is checked against its maximum before memory is taken for
-//! it, and `decode` never panics, whatever the bytes are. Lengths are bytes; integers are
+//! it, and nothing here panics, whatever the bytes are. Lengths are bytes; integers are
 //! big-endian, as in LTX.
 
 #![deny(missing_docs)]
 
-mod frame;
-mod hello;
+pub mod fetch;
+pub mod frame;
+pub mod hello;
+pub mod mux;
+pub mod operator;
+pub mod probe;
+pub mod socket;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub use frame::{
-    CHUNK_MAX, CallId, Cancel, Content, Frame, HEAD_MAX, HEADER_LEN, Message, REASON_MAX, Request,
-    Response, decode,
-};
-pub use hello::{HELLO_LEN_MAX, Hello, PROTOCOL};
+pub use frame::{CallId, CallKind, Code, More, Refusal};
+pub use hello::PROTOCOL;
 
 /// Why bytes are no frame, or a frame cannot become bytes. The stream that held them is out of
 /// step for good: close the connection, and end its calls as unknown.
@@ -43,13 +46,13 @@ pub enum FrameError {
         /// What is allowed.
         max: u64,
     },
-    /// The bytes changed on their way.
-    #[error("a frame does not match its checksum")]
-    Checksum,
     /// No message has this number in this version.
     #[error("a frame has the unknown kind {0}")]
     Kind(u8),
-    /// The checksum holds, so the sender has a fault.
+    /// TLS has brought it as it was sent, so the sender has a fault.
     #[error("a frame is malformed: {0}")]
     Malformed(&'static str),
+    /// Each frame is sound, but not here.
+    #[error("the peer does not keep to the protocol: {0}")]
+    Order(&'static str),
 }
