@@ -20,11 +20,13 @@ impl std::fmt::Display for PreflightError {
 
 impl std::error::Error for PreflightError {}
 
-/// Checks io_uring and the limits, and raises soft limits (memlock, open files) to the hard ones.
+/// Checks io_uring and the limits, raises soft limits (memlock, open files) to the hard ones, and
+/// keeps the process off huge pages.
 ///
 /// # Errors
 /// Says what is missing and how to get it.
 pub fn preflight() -> Result<(), PreflightError> {
+    refuse_huge_pages();
     raise_limit(libc::RLIMIT_NOFILE, "open files")?;
     let memlock = raise_limit(libc::RLIMIT_MEMLOCK, "locked memory")?;
     if memlock < MEMLOCK_MIN {
@@ -39,6 +41,14 @@ pub fn preflight() -> Result<(), PreflightError> {
         Ok(_) => Ok(()),
         Err(error) => Err(PreflightError(ring_advice(&error))),
     }
+}
+
+/// The allocator asks for huge pages, and each then counts whole although a cell more or less fills
+/// only some kilobytes of it.
+fn refuse_huge_pages() {
+    // SAFETY: takes numbers only and touches no memory of ours. A kernel without it has no huge
+    // pages, or keeps them: that costs memory and is not wrong.
+    let _kept = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
 }
 
 pub(crate) fn ring_advice(error: &io::Error) -> String {

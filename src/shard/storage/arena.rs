@@ -5,7 +5,7 @@
 //! are as many.
 //! Units: page indexes count from 0.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{GlobalAlloc as _, Layout, System};
 use std::ptr::NonNull;
 
 use super::PAGE_BYTES;
@@ -28,6 +28,8 @@ pub(super) struct Arena {
     borrowed: usize,
 }
 
+/// From the system's allocator, as all of SQLite's memory: the program's has size classes, and the
+/// first chunk, a little more than two pages, would cost two and a half.
 struct Chunk {
     start: NonNull<u8>,
     pages: usize,
@@ -37,12 +39,12 @@ impl Chunk {
     /// `None`: there is no memory.
     fn new(pages: usize) -> Option<Self> {
         // SAFETY: the layout is never empty.
-        let start = unsafe { alloc_zeroed(Self::layout(pages)) };
+        let start = unsafe { System.alloc_zeroed(Self::layout(pages)) };
         Some(Self { start: NonNull::new(start)?, pages })
     }
 
     fn layout(pages: usize) -> Layout {
-        Layout::from_size_align(pages * PAGE_BYTES + SLACK_BYTES, 64)
+        Layout::from_size_align(pages * PAGE_BYTES + SLACK_BYTES, 16)
             .expect("a chunk is some hundred kilobytes")
     }
 }
@@ -50,7 +52,7 @@ impl Chunk {
 impl Drop for Chunk {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with the same layout, and freed once.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.pages)) }
+        unsafe { System.dealloc(self.start.as_ptr(), Self::layout(self.pages)) }
     }
 }
 
