@@ -58,7 +58,9 @@ const GOOD: &str = r#"{ "name": "app", "main": "index.js", "compatibility_date":
 
 #[test]
 fn help_and_version_go_to_stdout() {
-    for args in [&["--help"] as &[&str], &["dev", "--help"], &["deploy", "--help"]] {
+    for args in
+        [&["--help"] as &[&str], &["dev", "--help"], &["deploy", "--help"], &["diagnose", "--help"]]
+    {
         let output = celld(args, &[]);
         assert_eq!(output.status.code(), Some(0));
         assert!(stdout(&output).contains("Usage: celld") && output.stderr.is_empty());
@@ -211,7 +213,8 @@ fn a_build_that_fails_is_told_readably() {
 
 /// The help of each command that a line of the readme calls, by the words after `celld`.
 fn help_for(words: &str) -> String {
-    let command = ["dev", "deploy"].into_iter().find(|name| words.trim_start().starts_with(name));
+    let command =
+        ["dev", "deploy", "diagnose"].into_iter().find(|name| words.trim_start().starts_with(name));
     stdout(&celld(&command.into_iter().chain(["--help"]).collect::<Vec<_>>(), &[]))
 }
 
@@ -247,7 +250,7 @@ fn the_documents_name_only_files_that_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tops = ["src/", "docs/", "examples/", "scripts/", "third_party/", "bench/", "tests/"];
     let mut checked = 0;
-    for document in ["README.md", "docs/architecture.md", "bench/README.md"] {
+    for document in ["README.md", "docs/architecture.md", "docs/diagnose.md", "bench/README.md"] {
         let text = std::fs::read_to_string(root.join(document)).expect("a document");
         for name in text.split('`').skip(1).step_by(2) {
             // `scripts/dev DIR` names a file, too. A module may be named without its ending.

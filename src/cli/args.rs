@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use argh::FromArgs;
 
+use super::settings::BucketArgs;
 use super::spelling::nearest;
 
 /// What to do.
@@ -17,6 +18,8 @@ pub(crate) enum Command {
     Dev(Dev),
     /// Put a project into a bucket.
     Deploy(Deploy),
+    /// Tell whether a fleet may run on a machine and a bucket.
+    Diagnose(Diagnose),
     /// Run a node on a bucket.
     Node(Node),
 }
@@ -64,6 +67,18 @@ struct Top {
     #[argh(option, arg_name = "url")]
     bucket: Option<String>,
 
+    /// URL of another store than the provider's, for s3:// buckets
+    #[argh(option, arg_name = "url")]
+    endpoint: Option<String>,
+
+    /// region of the bucket
+    #[argh(option, arg_name = "name")]
+    region: Option<String>,
+
+    /// authorities in PEM that are trusted beside the system's
+    #[argh(option, arg_name = "file")]
+    ca_file: Option<PathBuf>,
+
     /// address for clients (default 127.0.0.1:8787)
     #[argh(option, arg_name = "address")]
     listen: Option<String>,
@@ -105,6 +120,7 @@ struct Top {
 enum Sub {
     Dev(Dev),
     Deploy(Deploy),
+    Diagnose(Diagnose),
 }
 
 /// Serves a project on an embedded bucket below its .celld directory, and again after each change.
@@ -179,6 +195,18 @@ pub(crate) struct Deploy {
     #[argh(option, arg_name = "url")]
     pub(crate) bucket: Option<String>,
 
+    /// URL of another store than the provider's, for s3:// buckets
+    #[argh(option, arg_name = "url")]
+    pub(crate) endpoint: Option<String>,
+
+    /// region of the bucket
+    #[argh(option, arg_name = "name")]
+    pub(crate) region: Option<String>,
+
+    /// authorities in PEM that are trusted beside the system's
+    #[argh(option, arg_name = "file")]
+    pub(crate) ca_file: Option<PathBuf>,
+
     /// named environment of the wrangler file
     #[argh(option, short = 'e', arg_name = "name")]
     pub(crate) env: Option<String>,
@@ -192,11 +220,65 @@ pub(crate) struct Deploy {
     pub(crate) json: bool,
 }
 
+/// Tells whether a fleet may run on this machine and a bucket: the system, the state directory, the
+/// rules that the store must keep, and every lease in it. Writes below probe/ only, and removes it.
+#[derive(FromArgs, Debug, PartialEq)]
+#[argh(
+    subcommand,
+    name = "diagnose",
+    note = "Each finding has a stable code and a line of advice. It ends within three minutes, after
+some sixty requests and one for each lease, and a thousand more with --probe.
+The variables of `celld --help` stand for their options.",
+    example = "{command_name} --bucket file:///srv/celld",
+    example = "{command_name} --bucket file:///srv/celld --probe --json",
+    example = "{command_name} --bucket file:///srv/celld --read-only",
+    error_code(0, "a fleet may run: there are warnings and notes at most"),
+    error_code(1, "a fleet must not run: there is at least one fault"),
+    error_code(2, "refused: an argument or a variable")
+)]
+pub(crate) struct Diagnose {
+    /// the bucket, file:///absolute/path
+    #[argh(option, arg_name = "url")]
+    pub(crate) bucket: Option<String>,
+
+    /// URL of another store than the provider's, for s3:// buckets
+    #[argh(option, arg_name = "url")]
+    pub(crate) endpoint: Option<String>,
+
+    /// region of the bucket
+    #[argh(option, arg_name = "name")]
+    pub(crate) region: Option<String>,
+
+    /// authorities in PEM that are trusted beside the system's
+    #[argh(option, arg_name = "file")]
+    pub(crate) ca_file: Option<PathBuf>,
+
+    /// the state directory of the node to be (default .celld/state); nothing stays in it
+    #[argh(option, arg_name = "dir")]
+    pub(crate) state: Option<PathBuf>,
+
+    /// measure latencies as well: of the store, of the disk, and of an acknowledgement
+    #[argh(switch)]
+    pub(crate) probe: bool,
+
+    /// node that must have a live lease and answer; may be given again
+    #[argh(option, arg_name = "id")]
+    pub(crate) peer: Vec<String>,
+
+    /// write nothing anywhere: the rules of the store and the disk are not tried
+    #[argh(switch)]
+    pub(crate) read_only: bool,
+
+    /// print one JSON document on stdout
+    #[argh(switch)]
+    pub(crate) json: bool,
+}
+
 /// The options of a node, as typed: `settings` merges them with the environment and checks them.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Node {
-    /// `--bucket`
-    pub(crate) bucket: Option<String>,
+    /// Those of its bucket.
+    pub(crate) bucket: BucketArgs,
     /// `--listen`
     pub(crate) listen: Option<String>,
     /// `--internal-listen`
@@ -219,6 +301,10 @@ pub(crate) struct Node {
 /// word is a value, and the spelling help wants all of them.
 const VALUED: &[&str] = &[
     "--bucket",
+    "--endpoint",
+    "--region",
+    "--ca-file",
+    "--peer",
     "--listen",
     "--internal-listen",
     "--advertise",
@@ -234,6 +320,9 @@ const VALUED: &[&str] = &[
 ];
 const TOP: &[&str] = &[
     "--bucket",
+    "--endpoint",
+    "--region",
+    "--ca-file",
     "--listen",
     "--internal-listen",
     "--advertise",
@@ -256,8 +345,21 @@ const DEV: &[&str] = &[
     "--no-watch",
     "--help",
 ];
-const DEPLOY: &[&str] = &["--bucket", "--env", "--dry-run", "--json", "--help"];
-const COMMANDS: &[&str] = &["dev", "deploy"];
+const DEPLOY: &[&str] =
+    &["--bucket", "--endpoint", "--region", "--ca-file", "--env", "--dry-run", "--json", "--help"];
+const DIAGNOSE: &[&str] = &[
+    "--bucket",
+    "--endpoint",
+    "--region",
+    "--ca-file",
+    "--state",
+    "--probe",
+    "--peer",
+    "--read-only",
+    "--json",
+    "--help",
+];
+const COMMANDS: &[&str] = &["dev", "deploy", "diagnose"];
 
 /// Reads the arguments after the program's name.
 ///
@@ -279,6 +381,9 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
     let Top {
         version,
         bucket,
+        endpoint,
+        region,
+        ca_file,
         listen,
         internal_listen,
         advertise,
@@ -295,8 +400,9 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
     Ok(match command {
         Some(Sub::Dev(dev)) => Command::Dev(dev),
         Some(Sub::Deploy(deploy)) => Command::Deploy(deploy),
+        Some(Sub::Diagnose(diagnose)) => Command::Diagnose(diagnose),
         None => Command::Node(Node {
-            bucket,
+            bucket: BucketArgs { bucket, endpoint, region, ca_file },
             listen,
             internal_listen,
             advertise,
@@ -361,6 +467,7 @@ fn explain(output: &str, command: Option<&str>, words: &[&str]) -> String {
     let known = match command {
         Some("dev") => DEV,
         Some("deploy") => DEPLOY,
+        Some("diagnose") => DIAGNOSE,
         _ => TOP,
     };
     let guess = first.strip_prefix("Unrecognized argument: ").and_then(|rest| {
@@ -419,7 +526,7 @@ mod tests {
     #[test]
     fn a_value_with_an_equals_sign_stays_whole() {
         let Ok(Command::Node(node)) = parse(words("--bucket=file:///a=b")) else { panic!() };
-        assert_eq!(node.bucket.as_deref(), Some("file:///a=b"));
+        assert_eq!(node.bucket.bucket.as_deref(), Some("file:///a=b"));
     }
 
     #[test]
@@ -446,7 +553,7 @@ mod tests {
         assert!(usage("deploj").contains("\"deploy\""), "{}", usage("deploj"));
         assert!(usage("--buckt file:///b").contains("\"--bucket\""));
         assert!(usage("deploy --port 1").contains("celld deploy --help"));
-        assert!(usage("examples/counter").contains("no command; they are: dev, deploy"));
+        assert!(usage("examples/counter").contains("no command; they are: dev, deploy, diagnose"));
     }
 
     #[test]
@@ -459,7 +566,7 @@ mod tests {
         for word in TOP.iter().chain(COMMANDS).chain(&["CELLD_TTL_MS", "AWS_*", "S3_ENDPOINT"]) {
             assert!(text.contains(word), "{word} is not in:\n{text}");
         }
-        for (command, known) in [("dev", DEV), ("deploy", DEPLOY)] {
+        for (command, known) in [("dev", DEV), ("deploy", DEPLOY), ("diagnose", DIAGNOSE)] {
             let Err(Stop::Answer(text)) = parse(words(&format!("{command} --help"))) else {
                 panic!()
             };

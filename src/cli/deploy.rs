@@ -1,19 +1,17 @@
 //! `celld deploy`: a project becomes the current deployment of a bucket.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use celld_s3::Bucket;
 use celld_shard::deployment::Manifest;
 use serde_json::json;
 
 use super::config::{self, Project, Purpose};
+use super::progress::Progress;
 use super::publish::{self, Published};
+use super::settings::Access;
 use super::{CommandError, args, bundle, settings};
-
-/// Characters of the bar that shows how far the upload is.
-const BAR: usize = 24;
 
 /// Runs the command.
 ///
@@ -34,8 +32,14 @@ fn deploy(
     typed: &args::Deploy,
     environment: settings::Environment<'_>,
 ) -> Result<(), CommandError> {
-    let url = match settings::bucket(typed.bucket.clone(), environment) {
-        Ok(url) => Some(url),
+    let given = settings::BucketArgs {
+        bucket: typed.bucket.clone(),
+        endpoint: typed.endpoint.clone(),
+        region: typed.region.clone(),
+        ca_file: typed.ca_file.clone(),
+    };
+    let place = match settings::bucket(given, environment) {
+        Ok(place) => Some(place),
         // Whether the project could be deployed does not depend on where.
         Err(settings::SettingError::NoBucket) if typed.dry_run => None,
         Err(error) => return Err(error.into()),
@@ -47,19 +51,26 @@ fn deploy(
     super::notes(&bundle.notes);
     let manifest = publish::manifest(&project, &bundle)?;
     manifest.encode()?;
-    let published = match url {
-        Some(url) if !typed.dry_run => {
+    let published = match place {
+        Some(place) if !typed.dry_run => {
+            super::notes(&place.notes);
             celld_rt::preflight()?;
-            let bucket = Bucket::open(&url)?;
+            let bucket = place.open(Access::Write)?;
             let progress = Progress::new();
+            let bar = progress.bar(manifest.modules.len() as u64, "modules");
             let publishing = publish::publish(
                 &bucket,
                 &manifest,
                 bundle,
                 Purpose::Deploy,
-                |done, total, name| progress.show(done, total, name),
+                |done, total, name| {
+                    bar.set_position(done as u64);
+                    progress.line(&format!("module {done}/{total} {name}"));
+                },
             );
-            Some((bucket.to_string(), celld_rt::block_on(publishing)?))
+            let published = celld_rt::block_on(publishing);
+            bar.finish_and_clear();
+            Some((bucket.to_string(), published?))
         }
         Some(_) | None => None,
     };
@@ -71,31 +82,6 @@ fn deploy(
         let _ = out.write_all(summary(&manifest, published.as_ref()).as_bytes());
     }
     Ok(())
-}
-
-/// Shows the upload on stderr: a bar that a terminal redraws, plain lines elsewhere.
-struct Progress {
-    is_terminal: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { is_terminal: std::io::stderr().is_terminal() }
-    }
-
-    fn show(&self, done: usize, total: usize, name: &str) {
-        if self.is_terminal {
-            let full = BAR * done / total.max(1);
-            let end = if done == total { "\n" } else { "" };
-            eprint!(
-                "\r[{}{}] {done}/{total} modules{end}",
-                "#".repeat(full),
-                ".".repeat(BAR - full)
-            );
-        } else {
-            eprintln!("celld: module {done}/{total} {name}");
-        }
-    }
 }
 
 fn print(document: &serde_json::Value) {

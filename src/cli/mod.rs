@@ -9,6 +9,8 @@ mod clock;
 mod config;
 mod deploy;
 mod dev;
+mod diagnose;
+mod progress;
 mod publish;
 mod serve;
 mod settings;
@@ -105,6 +107,7 @@ fn run(command: Command) -> Result<ExitCode, CommandError> {
     match command {
         Command::Dev(typed) => dev::run(typed, &environment),
         Command::Deploy(typed) => deploy::run(typed, &environment),
+        Command::Diagnose(typed) => diagnose::run(typed, &environment),
         Command::Node(typed) => serve::node(settings::node(typed, &environment)?),
     }
 }

@@ -12,10 +12,10 @@ use celld_s3::Bucket;
 use celld_shard::node::{self, Exit, NodeOptions, Ready};
 
 use super::CommandError;
-use super::settings::NodeSettings;
+use super::settings::{Access, NodeSettings};
 
 /// Life of a lease: a dead node's cells wait for this long, a slow bucket may take a third of it.
-const LEASE_TTL: Duration = Duration::from_secs(10);
+pub(crate) const LEASE_TTL: Duration = Duration::from_secs(10);
 /// How often a node asks for a new deployment: one small read, and a deployment is live in seconds.
 const WATCH: Duration = Duration::from_secs(2);
 /// The same for a person who has just saved a file.
@@ -45,7 +45,7 @@ pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
     let NodeSettings { bucket, listen, node, state, shards, lease_ttl, idle_evict, notes } =
         settings;
     super::notes(&notes);
-    let bucket = Bucket::open(&bucket)?;
+    let bucket = bucket.open(Access::Write)?;
     let place = bucket.to_string();
     let name = node.clone();
     let mut is_told = false;

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use celld_core::node::NodeId;
 
+pub(crate) use self::bucket::{Access, BucketArgs, BucketSettings, bucket};
 use super::args;
+
+mod bucket;
 
 /// Answers what the environment says: the process's own, or a test's.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -28,8 +31,7 @@ const SHARDS_MAX: usize = 1_024;
 /// How a node runs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodeSettings {
-    /// URL of the bucket.
-    pub(crate) bucket: String,
+    pub(crate) bucket: BucketSettings,
     pub(crate) listen: SocketAddr,
     pub(crate) node: NodeId,
     pub(crate) state: PathBuf,
@@ -49,6 +51,19 @@ pub(crate) struct DevSettings {
     pub(crate) shards: usize,
     pub(crate) lease_ttl: Option<Duration>,
     pub(crate) idle_evict: Option<Duration>,
+}
+
+/// What `celld diagnose` looks at, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DiagnoseSettings {
+    pub(crate) bucket: BucketSettings,
+    pub(crate) state: PathBuf,
+    /// Measure latencies, too.
+    pub(crate) is_probe: bool,
+    pub(crate) peers: Vec<NodeId>,
+    /// Write nothing.
+    pub(crate) is_read_only: bool,
+    pub(crate) is_json: bool,
 }
 
 /// A value that cannot be used.
@@ -107,8 +122,8 @@ pub(crate) fn node(
     typed: args::Node,
     environment: Environment<'_>,
 ) -> Result<NodeSettings, SettingError> {
-    let mut notes = Vec::new();
     let bucket = bucket(typed.bucket, environment)?;
+    let mut notes = bucket.notes.clone();
     let listen = match given("--listen", typed.listen, "CELLD_ADDR", environment) {
         Some(given) => address(&given)?,
         None => LISTEN,
@@ -140,23 +155,60 @@ pub(crate) fn node(
         }
     }
     let node = match given("--node", typed.node, "CELLD_NODE", environment) {
-        Some(given) => NodeId::parse(&given.value)
-            .ok_or_else(|| given.bad("1 to 63 of a-z, 0-9 and -, not starting with -"))?,
+        Some(given) => node_id(&given)?,
         None => own_name(),
     };
-    let typed_state = typed.state.map(|path| path.to_string_lossy().into_owned());
-    let state = given("--state", typed_state, "CELLD_WATCH", environment)
-        .map_or_else(|| PathBuf::from(".celld/state"), |given| given.value.into());
     Ok(NodeSettings {
         bucket,
         listen,
         node,
-        state,
+        state: state(typed.state, environment),
         shards: shards(typed.shards)?,
         lease_ttl: lease_ttl(environment)?,
         idle_evict: idle_evict(typed.idle_evict_ms)?,
         notes,
     })
+}
+
+/// Checks all that `celld diagnose` needs.
+///
+/// # Errors
+/// The first value that cannot be used.
+pub(crate) fn diagnose(
+    typed: args::Diagnose,
+    environment: Environment<'_>,
+) -> Result<DiagnoseSettings, SettingError> {
+    let args::Diagnose {
+        bucket,
+        endpoint,
+        region,
+        ca_file,
+        state: typed_state,
+        probe,
+        peer,
+        read_only,
+        json,
+    } = typed;
+    let peers = peer.into_iter().map(|value| node_id(&Given { source_name: "--peer", value }));
+    Ok(DiagnoseSettings {
+        bucket: self::bucket(BucketArgs { bucket, endpoint, region, ca_file }, environment)?,
+        state: state(typed_state, environment),
+        is_probe: probe,
+        peers: peers.collect::<Result<_, _>>()?,
+        is_read_only: read_only,
+        is_json: json,
+    })
+}
+
+fn node_id(given: &Given) -> Result<NodeId, SettingError> {
+    NodeId::parse(&given.value)
+        .ok_or_else(|| given.bad("1 to 63 of a-z, 0-9 and -, not starting with -"))
+}
+
+fn state(typed: Option<PathBuf>, environment: Environment<'_>) -> PathBuf {
+    let typed = typed.map(|path| path.to_string_lossy().into_owned());
+    given("--state", typed, "CELLD_WATCH", environment)
+        .map_or_else(|| PathBuf::from(".celld/state"), |given| given.value.into())
 }
 
 /// Checks all that `celld dev` needs.
@@ -190,32 +242,6 @@ pub(crate) fn dev(
         lease_ttl: lease_ttl(environment)?,
         idle_evict: idle_evict(typed.idle_evict_ms.clone())?,
     })
-}
-
-/// The bucket's URL. What it means is for the bucket's own crate to say; what this version cannot
-/// open is said here, before anything is built.
-///
-/// # Errors
-/// There is none, or it cannot be one.
-pub(crate) fn bucket(
-    typed: Option<String>,
-    environment: Environment<'_>,
-) -> Result<String, SettingError> {
-    let given =
-        given("--bucket", typed, "CELLD_BUCKET", environment).ok_or(SettingError::NoBucket)?;
-    if let Some(endpoint) = from_environment("S3_ENDPOINT", environment)
-        && !(endpoint.value.starts_with("http://") || endpoint.value.starts_with("https://"))
-    {
-        return Err(endpoint.bad("a URL that starts with http:// or https://"));
-    }
-    match given.value.split_once("://") {
-        Some(("file", path)) if path.starts_with('/') => Ok(given.value),
-        Some(("file", _)) => Err(given.bad("file:// and an absolute path, as file:///srv/celld")),
-        Some(("s3" | "gs" | "az" | "r2", _)) => {
-            Err(given.not_served("this version opens directories only, as file:///srv/celld; S3_ENDPOINT and AWS_* wait for it"))
-        }
-        _ => Err(given.bad("a URL, as file:///srv/celld")),
-    }
 }
 
 fn shards(typed: Option<String>) -> Result<usize, SettingError> {
@@ -307,12 +333,12 @@ mod tests {
             (1, "from-environment")
         );
         assert_eq!(
-            (from_environment.bucket.as_str(), from_environment.state.to_str()),
+            (from_environment.bucket.url.as_str(), from_environment.state.to_str()),
             ("file:///b", Some("/state"))
         );
         assert_eq!(from_environment.lease_ttl, Some(Duration::from_secs(5)));
         let typed = args::Node {
-            bucket: Some("file:///typed".into()),
+            bucket: BucketArgs { bucket: Some("file:///typed".into()), ..BucketArgs::default() },
             listen: Some("[::1]:2".into()),
             node: Some("typed".into()),
             state: Some("typed".into()),
@@ -322,7 +348,7 @@ mod tests {
         };
         let typed = with(typed, PAIRS).expect("good");
         assert_eq!(
-            (typed.listen.to_string().as_str(), typed.node.as_str(), typed.bucket.as_str()),
+            (typed.listen.to_string().as_str(), typed.node.as_str(), typed.bucket.url.as_str()),
             ("[::1]:2", "typed", "file:///typed")
         );
         assert_eq!((typed.state.to_str(), typed.shards), (Some("typed"), 3));

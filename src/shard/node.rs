@@ -428,8 +428,10 @@ fn script_of(deployment: Deployment) -> Script {
 }
 
 async fn probe(bucket: &Bucket) -> Result<(), NodeError> {
-    let fault = |fault| NodeError::Store(format!("the bucket {bucket} cannot be used: {fault}"));
-    celld_s3::probe(bucket).await.verdict().map_err(fault)
+    celld_s3::probe(bucket).await.verdict().map_err(|fault| {
+        let advice = fault.advice();
+        NodeError::Store(format!("the bucket {bucket} cannot be used: {fault}; {advice}"))
+    })
 }
 
 /// Listening with `SO_REUSEPORT` would share the port with another celld of the same user without

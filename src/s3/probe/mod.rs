@@ -51,11 +51,7 @@ pub struct Check {
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeFault {
     /// It answered, and wrongly. It must not be used.
-    #[error(
-        "the store breaks a rule: {rule}; sent: {sent}; came back: {came}; {}; use a store that \
-         keeps this rule",
-        rule.stake()
-    )]
+    #[error("the store breaks a rule: {rule}; sent: {sent}; came back: {came}; {}", rule.stake())]
     Broken {
         /// The rule that it broke.
         rule: Rule,
@@ -69,7 +65,7 @@ pub enum ProbeFault {
     /// It did not do what was asked, without breaking a rule. It may be tried again.
     #[error(
         "the store could not be probed: {source} (while it was tried that {rule}; attempts: \
-         {attempts}); nothing is known about its rules, start again when it answers"
+         {attempts}); nothing is known about its rules"
     )]
     Failed {
         /// What was being tried.
@@ -82,8 +78,7 @@ pub enum ProbeFault {
     /// Conditional writes ended without saying how, and reads did not tell either.
     #[error(
         "the store could not be probed: {sent} stayed without an answer (while it was tried that \
-         {rule}; attempts: {attempts}); nothing is known about its rules, start again when it \
-         answers"
+         {rule}; attempts: {attempts}); nothing is known about its rules"
     )]
     Unknown {
         /// What was being tried.
@@ -103,6 +98,22 @@ impl ProbeFault {
             ProbeFault::Failed { source: StoreError::Denied { .. }, .. } => "store.denied",
             ProbeFault::Failed { source: StoreError::Full { .. }, .. } => "store.full",
             ProbeFault::Failed { .. } | ProbeFault::Unknown { .. } => "store.unanswered",
+        }
+    }
+
+    /// What to do about it.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            ProbeFault::Broken { .. } => "use another store, or another version of this one",
+            ProbeFault::Failed { source: StoreError::Denied { .. }, .. } => {
+                "give this machine's credentials get, put, list and delete rights"
+            }
+            ProbeFault::Failed { source: StoreError::Full { .. }, .. } => {
+                "free space, or raise the quota"
+            }
+            ProbeFault::Failed { .. } | ProbeFault::Unknown { .. } => {
+                "start again when the store answers"
+            }
         }
     }
 }
