@@ -41,7 +41,7 @@ impl std::error::Error for StartError {}
 /// Starts a thread with an executor of its own and runs what `make` makes there.
 ///
 /// # Errors
-/// The system refuses a thread, a ring or locked memory (see [`crate::preflight`]).
+/// The system refuses a thread, a ring or locked memory (see [`crate::preflight()`]).
 pub fn spawn_thread<F, T>(
     name: &str,
     placement: Placement,
@@ -74,7 +74,7 @@ where
 /// Runs `future` on a new executor of this thread: for tools and tests.
 ///
 /// # Panics
-/// The system gives no ring; [`crate::preflight`] tells why.
+/// The system gives no ring; [`crate::preflight()`] tells why.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let executor = builder("main", Placement::Floating, Duration::ZERO)
         .make()
