@@ -26,6 +26,7 @@ pub mod ownership;
 pub mod plan;
 pub mod proof;
 pub mod record;
+pub mod retry;
 pub mod time;
 pub mod txid;
 pub mod wake;

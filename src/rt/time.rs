@@ -1,9 +1,9 @@
 //! Waiting.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
-
-use futures_lite::FutureExt as _;
 
 /// The time given to something is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,11 +18,28 @@ pub async fn sleep(span: Duration) {
 ///
 /// # Errors
 /// The time was over first; the future is dropped.
-pub async fn timeout<T>(span: Duration, future: impl Future<Output = T>) -> Result<T, TimedOut> {
-    let done = async { Ok(future.await) };
-    done.or(async {
-        sleep(span).await;
-        Err(TimedOut)
-    })
-    .await
+pub fn timeout<F: Future>(span: Duration, future: F) -> Timeout<F> {
+    Timeout { future, timer: glommio::timer::Timer::new(span) }
+}
+
+pin_project_lite::pin_project! {
+    /// What [`timeout`] returns. A type of its own, as an `async fn` would keep the future twice.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Timeout<F> {
+        #[pin]
+        future: F,
+        timer: glommio::timer::Timer,
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, TimedOut>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(done) = this.future.poll(cx) {
+            return Poll::Ready(Ok(done));
+        }
+        Pin::new(this.timer).poll(cx).map(|_| Err(TimedOut))
+    }
 }

@@ -10,7 +10,10 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The URL is not one that we read.
-    #[error("the bucket's URL {url:?} {what}; write file:///absolute/path")]
+    #[error(
+        "the bucket's URL {url:?} {what}; write s3://NAME[/PREFIX], gs://NAME[/PREFIX], \
+         az://CONTAINER[/PREFIX] or file:///absolute/path"
+    )]
     Url {
         /// As it was given.
         url: String,
@@ -19,14 +22,22 @@ pub enum OpenError {
     },
     /// A dialect that exists and that this version does not speak.
     #[error(
-        "the bucket's URL {url:?}: {scheme}:// is not built yet; this version knows file:// \
-         (s3://, gs:// and az:// come later)"
+        "the bucket's URL {url:?}: {scheme}:// is not built yet; this version knows s3:// and \
+         file://"
     )]
     NotBuilt {
         /// As it was given.
         url: String,
         /// Its scheme.
         scheme: String,
+    },
+    /// The URL is sound, and what stands beside it is not: endpoint, region, files, environment.
+    #[error("the bucket {url}: {what}")]
+    Option {
+        /// The bucket.
+        url: String,
+        /// What is wrong, and what to do.
+        what: String,
     },
     /// The directory cannot be made, read or written.
     #[error("the bucket's directory {path}: cannot {doing}: {source}; check its owner and space")]

@@ -1,0 +1,256 @@
+//! Sending: one attempt, and the attempts of a verb.
+
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use celld_core::retry::{Decision, Retry};
+use celld_core::time::{Micros, Mono};
+use celld_rt as rt;
+use celld_rt::http_client::read_body;
+use http::header::{DATE, HOST, HeaderValue};
+use http::{Request, Response, Uri};
+use http_body_util::Full;
+use hyper::body::{Body as _, Incoming};
+
+use super::answer::{Answer, Failure, Refusal};
+use super::clock::http_date;
+use super::dialect::{Ask, Code};
+use super::metrics::Verb;
+use super::{Call, Health, Remote, pool};
+use crate::options::{Lane, Limits};
+
+/// An answer with an error is read up to here.
+const ERROR_BYTES_MAX: u64 = 64 << 10;
+/// A first attempt may take so long; each further one twice as long.
+const ATTEMPT_FIRST: Duration = Duration::from_secs(8);
+/// More time for what is large: nobody's link is slower.
+const BYTES_PER_SECOND_MIN: u64 = 256 << 10;
+/// The store's clock is looked at this often.
+const DATE_EVERY_MS: i64 = 200;
+/// Clocks that differ by less are no reason to sign with the store's.
+const SKEW_LEAST_MS: i64 = 1_000;
+
+impl Call<'_> {
+    /// Sends what `make` makes until `read` takes an answer, or it makes no sense to go on. Only for
+    /// what may be done twice.
+    pub async fn repeated<T>(
+        &self,
+        verb: Verb,
+        make: impl Fn() -> Ask,
+        read: impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let deadline = deadline_of(self.limits);
+        let mut retry = Retry::new(self.limits.attempts, deadline);
+        let mut limit = ATTEMPT_FIRST;
+        self.remote.health().budget.earn();
+        loop {
+            self.admitted(&mut retry).await?;
+            let left = span(deadline.since(now()));
+            let attempt = self.once(verb, &make(), limit.min(left), &read).await;
+            let failure = match attempt {
+                Ok(done) => return Ok(done),
+                Err(failure) => failure,
+            };
+            limit *= 2;
+            let Some(trouble) = failure.trouble() else { return Err(failure) };
+            let decision = {
+                let budget = &mut self.remote.health().budget;
+                retry.on_trouble(now(), trouble, pool::random(), budget)
+            };
+            match decision {
+                Decision::GiveUp => return Err(failure),
+                Decision::Again(Micros::ZERO) => {}
+                Decision::Again(wait) => rt::sleep(span(wait)).await,
+            }
+            self.remote.metrics.retries.add();
+        }
+    }
+
+    /// Sends `ask` once, and hands the answer's head to `read`. The head must come within `limit`,
+    /// and the rest within as much again; what is large gets more time.
+    pub async fn once<T>(
+        &self,
+        verb: Verb,
+        ask: &Ask,
+        limit: Duration,
+        read: impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let remote = self.remote;
+        remote.metrics.requested(verb);
+        let result = self.exchange(ask, limit, read).await;
+        remote.note(&result);
+        result
+    }
+
+    async fn exchange<T>(
+        &self,
+        ask: &Ask,
+        limit: Duration,
+        read: impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let late = |_: rt::TimedOut| Failure::timed_out();
+        let sending = limit + time_for(ask.body.len() as u64);
+        let response = rt::timeout(sending, self.send(ask)).await.map_err(late)??;
+        let reading = limit + time_for(response.body().size_hint().lower());
+        if response.status().is_success() {
+            return rt::timeout(reading, read(response)).await.map_err(late)?;
+        }
+        let answer = rt::timeout(limit, whole(response, ERROR_BYTES_MAX)).await.map_err(late)??;
+        Err(Failure::Refused(Box::new(Refusal::of(&*self.remote.dialect, &answer))))
+    }
+
+    /// Waits until the store may be asked. Leases are not held back: they are few.
+    pub async fn admitted(&self, retry: &mut Retry) -> Result<(), Failure> {
+        while !self.remote.is_clean.load(Ordering::Relaxed) && self.lane == Lane::Data {
+            let admitted = self.remote.health().circuit.admit(now());
+            let Err(wait) = admitted else { return Ok(()) };
+            if now() + wait >= retry.deadline() {
+                self.remote.metrics.withheld.add();
+                return Err(Failure::Withheld(wait));
+            }
+            // Not all of those who wait at the same instant.
+            let late = wait.as_micros() * u64::from(pool::random() % 256) / 1_024;
+            rt::sleep(span(wait + Micros::from_micros(late))).await;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, ask: &Ask) -> Result<Response<Incoming>, Failure> {
+        let remote = self.remote;
+        let unsigned = |error: &dyn std::fmt::Display| Failure::Unsigned(error.to_string());
+        let mut parts = ask.parts(remote.dialect.origin()).map_err(|error| unsigned(&error))?;
+        let host = parts.uri.authority().map_or("", http::uri::Authority::as_str);
+        let host = HeaderValue::from_str(host).map_err(|error| unsigned(&error))?;
+        parts.headers.insert(HOST, host);
+        let sent_ms = rt::wall_ms();
+        let signed_ms = sent_ms.saturating_add_signed(remote.skew_ms.load(Ordering::Relaxed));
+        let signed = remote.signer.sign(&mut parts, &ask.body, signed_ms).await;
+        signed.map_err(|error| unsigned(&error))?;
+        if let Some(target) = parts.uri.path_and_query().cloned() {
+            parts.uri = Uri::from(target);
+        }
+        let request = Request::from_parts(parts, Full::new(ask.body.clone()));
+        let response = pool::of(remote, self.lane).send(request).await?;
+        remote.look_at_clock(sent_ms, &response);
+        Ok(response)
+    }
+}
+
+impl Remote {
+    /// What an attempt tells about the store, and what is put right for the next one.
+    fn note<T>(&self, result: &Result<T, Failure>) {
+        let failure = match result {
+            Ok(_) => return self.well(),
+            Err(failure) => failure,
+        };
+        if failure.is_of_the_store() {
+            self.metrics.failures.add();
+            let mut health = self.health();
+            self.is_clean.store(false, Ordering::Relaxed);
+            if health.circuit.on_failure(now()) {
+                self.metrics.outages.add();
+            }
+        } else if matches!(failure, Failure::Refused(_) | Failure::Malformed(_)) {
+            self.well();
+        }
+        let Failure::Refused(refusal) = failure else { return };
+        match refusal.code {
+            Some(Code::Skewed) => self.use_clock_of(refusal),
+            Some(Code::Expired | Code::Denied) => self.signer.forget(),
+            Some(Code::SlowDown) => self.metrics.throttles.add(),
+            Some(
+                Code::NoSuchKey
+                | Code::NoSuchBucket
+                | Code::Precondition
+                | Code::Exists
+                | Code::Conflict
+                | Code::BadRange
+                | Code::Elsewhere
+                | Code::Mangled
+                | Code::Server
+                | Code::NoSuchUpload
+                | Code::NotBuilt
+                | Code::Full
+                | Code::Other,
+            )
+            | None => {}
+        }
+    }
+
+    fn well(&self) {
+        if !self.is_clean.load(Ordering::Relaxed) {
+            let mut health = self.health();
+            health.circuit.on_answer();
+            self.is_clean.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn health(&self) -> MutexGuard<'_, Health> {
+        // Whoever panicked with it has left whole numbers.
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look_at_clock(&self, sent_ms: u64, response: &Response<Incoming>) {
+        let received = rt::wall_ms();
+        let last = self.looked_ms.load(Ordering::Relaxed);
+        if (received as i64).abs_diff(last) < DATE_EVERY_MS.unsigned_abs() {
+            return;
+        }
+        self.looked_ms.store(received as i64, Ordering::Relaxed);
+        let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
+        if let Some(date) = date.and_then(http_date) {
+            self.offset.observe(sent_ms, received, date);
+        }
+    }
+
+    /// From now on, requests are signed with the store's clock.
+    fn use_clock_of(&self, refusal: &Refusal) {
+        let Some(server_ms) = refusal.server_ms else { return };
+        let skew = server_ms as i64 - rt::wall_ms() as i64;
+        let before = self.skew_ms.swap(skew, Ordering::Relaxed);
+        if before == 0 && skew.abs() > SKEW_LEAST_MS {
+            eprintln!(
+                "celld: the clock of this machine and that of the bucket {} differ by {} s; the \
+                 bucket's is used for signatures; set this machine's clock (NTP)",
+                self.url,
+                skew / 1_000
+            );
+        }
+    }
+}
+
+/// The whole answer, if its body has `max` bytes or fewer. A longer one of an error is as good as
+/// none.
+pub(super) async fn whole(response: Response<Incoming>, max: u64) -> Result<Answer, Failure> {
+    let (head, body) = response.into_parts();
+    let is_error = !head.status.is_success();
+    match read_body(body, max).await {
+        Ok(Some(body)) => Ok(Answer { head, body }),
+        Ok(None) | Err(_) if is_error => Ok(Answer { head, body: bytes::Bytes::new() }),
+        Ok(None) => Err(Failure::TooLong(max)),
+        Err(source) => Err(Failure::NoAnswer { reused: false, source }),
+    }
+}
+
+/// What `bytes` may take at least on the slowest link.
+fn time_for(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / BYTES_PER_SECOND_MIN)
+}
+
+pub(super) fn now() -> Mono {
+    Mono::from_micros(rt::mono_us())
+}
+
+/// When a verb that begins now must be over.
+pub(super) fn deadline_of(limits: Limits) -> Mono {
+    now() + micros(limits.deadline)
+}
+
+fn micros(span: Duration) -> Micros {
+    Micros::from_micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn span(span: Micros) -> Duration {
+    Duration::from_micros(span.as_micros())
+}

@@ -1,0 +1,325 @@
+//! Buckets of stores, over HTTP: build by dialect, sign, send, read, and repeat what may be.
+//!
+//! Invariants: a conditional write is sent once, and its end is one of three; what may be repeated
+//! is repeated within the caller's deadline and a budget of the whole process; no answer takes
+//! more memory than was asked for.
+//!
+//! Shared by all shards: credentials, the store's state (`core::retry`), metrics. Each executor has
+//! connections of its own, and those of leases are apart from the others (`pool`).
+
+mod answer;
+mod attempt;
+mod clock;
+mod credentials;
+mod dialect;
+mod listing;
+mod metrics;
+mod object;
+mod pool;
+mod s3;
+mod sigv4;
+mod xml;
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use celld_core::retry::{Budget, Circuit};
+use celld_core::time::Mono;
+use celld_rt::http_client::{Origin, TlsConfig, tls_config, tls_config_with};
+use http::Uri;
+
+use crate::KEY_BYTES_MAX;
+use crate::error::{OpenError, StoreError};
+use crate::location::{RemoteLocation, Scheme};
+use crate::options::{Lane, Limits, OpenOptions};
+use clock::Offset;
+use credentials::{Signer, SignerKind};
+use dialect::Dialect;
+use metrics::Metrics;
+use s3::S3;
+
+pub use metrics::{StoreMetrics, VERBS, Verb};
+
+/// A bucket of a store.
+pub(crate) struct Remote {
+    url: String,
+    /// Of all keys together.
+    prefix_bytes: usize,
+    dialect: Box<dyn Dialect>,
+    signer: Signer,
+    origin: Origin,
+    tls: TlsConfig,
+    health: Mutex<Health>,
+    /// Nothing is known against the store: the lock above need not be taken.
+    is_clean: AtomicBool,
+    offset: Offset,
+    /// The store's clock less ours, once it has refused ours; then requests are signed with it.
+    skew_ms: AtomicI64,
+    /// When the store's clock was last looked at.
+    looked_ms: AtomicI64,
+    metrics: Metrics,
+    is_read_only: bool,
+    in_byte_order: AtomicBool,
+}
+
+struct Health {
+    circuit: Circuit,
+    budget: Budget,
+}
+
+/// One verb of a caller: its bounds, and what it is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub remote: &'a Arc<Remote>,
+    pub lane: Lane,
+    pub limits: Limits,
+    pub key: &'a str,
+}
+
+impl Remote {
+    /// Reads the authorities that are trusted, and no network.
+    ///
+    /// # Errors
+    /// The options make no sense, or a file that they name cannot be read.
+    pub fn open(location: &RemoteLocation, options: &OpenOptions) -> Result<Self, OpenError> {
+        let url = location.url();
+        let (dialect, signer): (Box<dyn Dialect>, SignerKind) = match location.scheme {
+            Scheme::S3 => {
+                let (dialect, region) = s3(location, options)?;
+                (Box::new(dialect), SignerKind::S3 { region })
+            }
+            Scheme::Gs | Scheme::Az => {
+                return Err(OpenError::NotBuilt { url, scheme: location.scheme.name().to_owned() });
+            }
+        };
+        let fault = |what: String| OpenError::Option { url: url.clone(), what };
+        let origin = dialect.origin().parse::<Uri>().map_err(std::io::Error::other);
+        let origin = origin.and_then(|uri| Origin::of(&uri));
+        let origin = origin.map_err(|error| fault(format!("its endpoint is no URL: {error}")))?;
+        refuse_proxy(&origin, |name| std::env::var(name).ok()).map_err(fault)?;
+        let tls = match &options.ca_file {
+            None => tls_config(),
+            Some(path) => tls_config_with(path).map_err(|error| {
+                fault(format!("the authorities' file {} {error}", path.display()))
+            })?,
+        };
+        let now = Mono::from_micros(celld_rt::mono_us());
+        let health = Health { circuit: Circuit::default(), budget: Budget::new(now) };
+        Ok(Self {
+            url,
+            prefix_bytes: location.prefix.len(),
+            signer: Signer::new(signer, options)?,
+            origin,
+            tls,
+            health: Mutex::new(health),
+            is_clean: AtomicBool::new(true),
+            offset: Offset::default(),
+            skew_ms: AtomicI64::new(0),
+            looked_ms: AtomicI64::new(0),
+            metrics: Metrics::default(),
+            is_read_only: false,
+            in_byte_order: AtomicBool::new(dialect.lists_in_byte_order()),
+            dialect,
+        })
+    }
+
+    /// The same, but whatever writes is denied.
+    pub fn read_only(self) -> Self {
+        Self { is_read_only: true, ..self }
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn metrics(&self) -> StoreMetrics {
+        self.metrics.snapshot()
+    }
+
+    /// The store's clock less ours, in milliseconds, as its answers tell.
+    pub fn clock_offset_ms(&self) -> Option<i64> {
+        self.offset.ms()
+    }
+
+    /// See [`Dialect::set_bare_etags`].
+    pub fn set_bare_etags(&self) {
+        self.dialect.set_bare_etags();
+    }
+
+    /// Somebody has tried it: the store lists in byte order, over pages too.
+    pub fn trust_list_order(&self) {
+        self.in_byte_order.store(true, Ordering::Relaxed);
+    }
+
+    /// Opens this executor's connections for `lane`.
+    ///
+    /// # Errors
+    /// One could not be opened.
+    pub async fn warm(self: &Arc<Self>, lane: Lane) -> std::io::Result<usize> {
+        pool::of(self, lane).warm(pool::warm_count(lane)).await
+    }
+}
+
+impl Call<'_> {
+    /// Before anything is sent: the key has room for the prefix, and writing is allowed.
+    fn check(&self, verb: Verb) -> Result<(), StoreError> {
+        let key = || self.key.chars().take(100).collect();
+        if self.remote.prefix_bytes + self.key.len() > KEY_BYTES_MAX {
+            let what = "is longer than 1,024 bytes with the bucket's prefix";
+            return Err(StoreError::BadKey { key: key(), what });
+        }
+        let writes = match verb {
+            Verb::Get | Verb::GetRange | Verb::List => false,
+            Verb::Put | Verb::PutIf | Verb::Delete => true,
+        };
+        if writes && self.remote.is_read_only {
+            let source = std::io::Error::other("it was opened only to look at it");
+            return Err(StoreError::Denied { key: key(), source });
+        }
+        Ok(())
+    }
+}
+
+/// The dialect of an `s3://` bucket, and its region.
+fn s3(location: &RemoteLocation, options: &OpenOptions) -> Result<(S3, String), OpenError> {
+    let RemoteLocation { name, prefix, .. } = location;
+    let fault = |what: String| OpenError::Option { url: location.url(), what };
+    let region = options.region.clone();
+    if let Some(endpoint) = &options.endpoint {
+        let origin = endpoint_origin(endpoint).map_err(fault)?;
+        let region = region.unwrap_or_else(|| region_of(&origin));
+        return Ok((S3::new(origin, name, prefix, true, false), region));
+    }
+    let region = region.ok_or_else(|| {
+        fault("its region is not known: say --region REGION or set AWS_REGION".to_owned())
+    })?;
+    let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
+    let host = format!("s3.{region}.amazonaws.com{suffix}");
+    // A certificate's wildcard covers no dots.
+    let path_style = name.contains('.');
+    let origin =
+        if path_style { format!("https://{host}") } else { format!("https://{name}.{host}") };
+    Ok((S3::new(origin, name, prefix, path_style, true), region))
+}
+
+/// The region that a store without regions wants in signatures.
+fn region_of(origin: &str) -> String {
+    let auto = [".r2.cloudflarestorage.com", ".tigris.dev", "storage.googleapis.com"];
+    if auto.iter().any(|host| origin.ends_with(host)) { "auto" } else { "us-east-1" }.to_owned()
+}
+
+/// `http[s]://host[:port]` without a slash at the end.
+fn endpoint_origin(endpoint: &str) -> Result<String, String> {
+    let bad = |what: &str| format!("its endpoint {endpoint:?} {what}; write https://host[:port]");
+    let uri: Uri = endpoint.parse().map_err(|_| bad("is no URL"))?;
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err(bad("has no scheme or no host"));
+    };
+    if !matches!(scheme, "http" | "https") {
+        return Err(bad("is neither http nor https"));
+    }
+    if authority.as_str().contains('@') {
+        return Err(bad("has a user's name"));
+    }
+    if uri.path() != "/" || uri.query().is_some() {
+        return Err(bad("has a path"));
+    }
+    Ok(format!("{scheme}://{authority}"))
+}
+
+/// A proxy between us and the store would be asked for each request, and we do not speak to one.
+/// Machines that talk to themselves need none.
+fn refuse_proxy(origin: &Origin, get: impl Fn(&str) -> Option<String>) -> Result<(), String> {
+    let host = origin.host.trim_start_matches('[').trim_end_matches(']');
+    let loopback = host == "localhost"
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    let set = |names: &[&'static str]| {
+        names.iter().copied().find(|name| get(name).is_some_and(|value| !value.trim().is_empty()))
+    };
+    let wanted = if origin.tls {
+        set(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"])
+    } else {
+        // Not HTTP_PROXY: a request's header may have set it in a CGI environment.
+        set(&["http_proxy", "all_proxy", "ALL_PROXY"])
+    };
+    let Some(name) = wanted.filter(|_| !loopback) else { return Ok(()) };
+    let except = get("no_proxy").or_else(|| get("NO_PROXY")).unwrap_or_default();
+    let excepted = except.split(',').map(|item| item.trim().trim_start_matches('.')).any(|item| {
+        let below = host.strip_suffix(item).is_some_and(|rest| rest.ends_with('.'));
+        item == "*" || (!item.is_empty() && (host == item || below))
+    });
+    if excepted {
+        return Ok(());
+    }
+    Err(format!(
+        "{name} is set, and requests to a bucket are not sent through proxies; reach {host} \
+         directly and add it to NO_PROXY"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(endpoint: Option<&str>, region: Option<&str>) -> OpenOptions {
+        let owned = |text: Option<&str>| text.map(ToOwned::to_owned);
+        OpenOptions { endpoint: owned(endpoint), region: owned(region), ..OpenOptions::default() }
+    }
+
+    fn location(name: &str) -> RemoteLocation {
+        RemoteLocation { scheme: Scheme::S3, name: name.into(), prefix: String::new() }
+    }
+
+    #[test]
+    fn a_bucket_of_aws_has_a_host_of_its_own_unless_its_name_has_dots() {
+        for (name, region, origin) in [
+            ("bucket", "eu-west-1", "https://bucket.s3.eu-west-1.amazonaws.com"),
+            ("my.bucket", "eu-west-1", "https://s3.eu-west-1.amazonaws.com"),
+            ("bucket", "cn-north-1", "https://bucket.s3.cn-north-1.amazonaws.com.cn"),
+        ] {
+            let (dialect, found) = s3(&location(name), &options(None, Some(region))).expect(name);
+            assert_eq!((dialect.origin(), found.as_str()), (origin, region));
+        }
+        let error = s3(&location("bucket"), &options(None, None)).err().expect("no region");
+        assert!(error.to_string().contains("--region"), "{error}");
+    }
+
+    #[test]
+    fn an_endpoint_is_an_origin_and_nothing_else() {
+        for (endpoint, region) in [
+            ("http://127.0.0.1:9000", "us-east-1"),
+            ("https://x.r2.cloudflarestorage.com/", "auto"),
+        ] {
+            let (dialect, found) = s3(&location("bucket"), &options(Some(endpoint), None))
+                .unwrap_or_else(|error| panic!("{endpoint}: {error}"));
+            assert_eq!(dialect.origin(), endpoint.trim_end_matches('/'));
+            assert_eq!(found, region);
+        }
+        for bad in ["127.0.0.1:9000", "ftp://a", "http://a/b", "http://a?b", "http://u@a", ""] {
+            assert!(s3(&location("bucket"), &options(Some(bad), None)).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_would_be_used_is_refused_and_others_are_not() {
+        let origin = |text: &str| Origin::of(&text.parse().expect("a URI")).expect("an origin");
+        let check = |url: &str, set: &[(&str, &str)]| {
+            refuse_proxy(&origin(url), |name| {
+                set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        let proxy = ("HTTPS_PROXY", "http://p:3128");
+        assert!(check("https://a.example.com", &[proxy]).is_err());
+        assert!(check("https://a.example.com", &[]).is_ok());
+        assert!(check("https://a.example.com", &[("HTTPS_PROXY", "")]).is_ok());
+        assert!(check("http://a.example.com", &[proxy]).is_ok());
+        assert!(check("http://a.example.com", &[("http_proxy", "p")]).is_err());
+        assert!(check("https://127.0.0.1:1", &[proxy]).is_ok());
+        for (except, refused) in
+            [("example.com", false), (".example.com", false), ("*", false), ("ample.com", true)]
+        {
+            let found = check("https://a.example.com", &[proxy, ("NO_PROXY", except)]);
+            assert_eq!(found.is_err(), refused, "{except}");
+        }
+    }
+}
