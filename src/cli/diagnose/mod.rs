@@ -135,7 +135,7 @@ async fn ask_store(
     progress.says("asking the store");
     let Some(reached) = store::reach(bucket, findings).await else { return };
     report.store.push(reached);
-    report.store.push(store::clock(None, findings));
+    report.store.push(store::clock(bucket.clock_offset_ms(), findings));
     progress.says("trying the rules of the store");
     let (fact, rules) = if settings.is_read_only {
         store::not_probed(findings)

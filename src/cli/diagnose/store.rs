@@ -92,9 +92,16 @@ pub(super) async fn probe(
     findings: &mut Vec<Finding>,
 ) -> (Fact, Option<Vec<Check>>) {
     let begin = celld_rt::mono_us();
-    let ProbeReport { checks } = celld_s3::probe(bucket).await;
+    let ProbeReport { checks, needs_bare_etags } = celld_s3::probe(bucket).await;
     let took = Duration::from_micros(celld_rt::mono_us() - begin);
     findings.extend(checks.iter().filter_map(|check| check.fault.as_ref()).map(broken));
+    if needs_bare_etags {
+        findings.push(Finding::note(
+            "store.bare-etags",
+            "the store finds a version only when it is named without quotes",
+            "nothing: each node finds that out when it starts",
+        ));
+    }
     (rules(&checks, took), Some(checks))
 }
 

@@ -14,8 +14,8 @@ mod trial;
 
 use std::time::Duration;
 
-use crate::Bucket;
 use crate::error::StoreError;
+use crate::{Bucket, Limits};
 pub use rule::Rule;
 use trial::{Trial, Trouble};
 
@@ -32,6 +32,8 @@ const PROBE_LIMIT: Duration = Duration::from_secs(90);
 pub struct ProbeReport {
     /// Those that were tried: all, or up to the one that could not be decided.
     pub checks: Vec<Check>,
+    /// The store finds a version only when it is named without its quotes. The bucket now does so.
+    pub needs_bare_etags: bool,
 }
 
 /// One rule, tried.
@@ -136,20 +138,30 @@ impl ProbeReport {
 
 /// Tries all that a node relies on, and goes on after a broken rule, so that one run tells all.
 pub async fn probe(bucket: &Bucket) -> ProbeReport {
-    let mut checks = Vec::new();
+    let limits = Limits { deadline: trial::VERB_LIMIT, ..Limits::default() };
+    let bucket = &bucket.with_limits(limits);
+    let mut report = ProbeReport { checks: Vec::new(), needs_bare_etags: false };
     let mut written = Vec::new();
     let deadline = celld_rt::mono_us() + micros(PROBE_LIMIT);
     for rule in Rule::ALL {
-        let check = check(bucket, rule, deadline, &mut written).await;
+        let mut check = check(bucket, rule, deadline, &mut written).await;
+        if rule == Rule::Update && matches!(check.fault, Some(ProbeFault::Broken { .. })) {
+            // Whoever keeps the rule then keeps it; the others break it as before.
+            bucket.set_bare_etags();
+            let bare = self::check(bucket, rule, deadline, &mut written).await;
+            if bare.fault.is_none() {
+                (report.needs_bare_etags, check) = (true, bare);
+            }
+        }
         let decided = matches!(check.fault, None | Some(ProbeFault::Broken { .. }));
-        checks.push(check);
+        report.checks.push(check);
         if !decided {
             break;
         }
     }
     // What cannot be removed is only litter: the rule about deleting has told of it.
     let _litter = celld_rt::timeout(trial::VERB_LIMIT, bucket.delete(&written)).await;
-    ProbeReport { checks }
+    report
 }
 
 /// Tries one rule until it is decided, or attempts or time are over. All keys that it may have

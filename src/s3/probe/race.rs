@@ -9,8 +9,8 @@ use bytes::Bytes;
 use celld_core::cas::{CasOutcome, Etag, Guard};
 
 use super::trial::{Trial, Trouble, broken};
-use crate::Object;
 use crate::error::StoreError;
+use crate::{Limits, Object};
 
 /// Enough to meet in any window, and few enough for stores that let the contenders wait in line.
 const WRITERS: usize = 16;
@@ -61,9 +61,11 @@ impl Trial<'_> {
     }
 
     async fn all_write(&self, key: &str, guard: &Guard) -> Result<Vec<Told>, Trouble> {
+        let limits = Limits { deadline: RACE_LIMIT, ..Limits::default() };
+        let bucket = self.bucket.with_limits(limits);
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
-                let (bucket, key, guard) = (self.bucket.clone(), key.to_owned(), guard.clone());
+                let (bucket, key, guard) = (bucket.clone(), key.to_owned(), guard.clone());
                 celld_rt::spawn_joined(async move {
                     let written = bucket.put_if(&key, guard, Bytes::from(body(writer)));
                     match celld_rt::timeout(RACE_LIMIT, written).await {

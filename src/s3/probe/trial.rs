@@ -20,7 +20,7 @@ const REFUSED: &str = "this must not be written";
 /// Why an attempt did not show that the rule holds.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// It does not. `code`: if it has a name of its own.
+    /// It does not. `code`: if the way in which it does not has a name of its own.
     Broken { code: Option<&'static str>, sent: String, came: String },
     /// A request did not do what was asked.
     Failed(StoreError),
@@ -76,11 +76,11 @@ impl<'a> Trial<'a> {
         let key = self.key("object");
         let sent = format!("a create of the absent object {key}");
         let ended = match self.put_if(&key, Guard::Absent, FIRST).await {
-            Err(Trouble::Failed(StoreError::Missing { .. })) => {
-                let came = "404, no such object, which no create may be answered with: a defect \
-                            of the store, which cannot create anything under a condition"
-                    .to_owned();
-                return Err(Trouble::Broken { code: Some("store.create.not-found"), sent, came });
+            // 404: some versions of a store look for the object before they create it.
+            Err(Trouble::Failed(StoreError::Broken { what, .. })) => {
+                let is_absent = self.get(&key).await?.is_none();
+                let code = is_absent.then_some("store.create.not-found");
+                return Err(Trouble::Broken { code, sent, came: what });
             }
             ended => ended?,
         };
@@ -158,6 +158,8 @@ impl<'a> Trial<'a> {
 
     async fn list_after_write(&mut self) -> Result<(), Trouble> {
         let (lower, upper) = (self.key("object"), self.key("Object"));
+        // What is listed now must not come back later.
+        limited(&self.prefix, self.bucket.list(&self.prefix, None)).await?;
         self.put(&lower, SECOND).await?;
         self.put(&upper, FIRST).await?;
         let page = limited(&self.prefix, self.bucket.list(&self.prefix, None)).await?;
