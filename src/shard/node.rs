@@ -17,7 +17,7 @@ use celld_core::ownership::Owner;
 use celld_core::time::Micros;
 use celld_rt as rt;
 use celld_rt::{Placement, Signals, Stop};
-use celld_s3::Bucket;
+use celld_s3::{Bucket, Lane};
 use celld_v8host::{DurableObjectBinding, Module, ModuleKind, Script};
 use futures_util::{SinkExt as _, StreamExt as _};
 
@@ -225,6 +225,8 @@ async fn run_shard(
         }
     }
     rt::spawn(shard.clone().tick());
+    let bucket = shard.bucket.clone();
+    rt::spawn(async move { warm(&bucket).await });
     while let Some(order) = orders.next().await {
         match order {
             Order::Adopt(script, done) => {
@@ -259,8 +261,11 @@ impl Node {
     async fn run(mut self) -> Result<Exit, NodeError> {
         probe(&self.common.bucket).await?;
         let (held, is_held) = rt::oneshot::channel();
+        // Connections of its own: no crowd of segments delays a renewal.
+        let bucket = self.common.bucket.lane(Lane::Lease);
+        warm(&bucket).await;
         let lease = rt::spawn_joined(crate::lease::keep(
-            self.common.bucket.clone(),
+            bucket,
             self.common.facts.me.clone(),
             self.options.ttl,
             self.common.authority.clone(),
@@ -425,6 +430,11 @@ fn script_of(deployment: Deployment) -> Script {
         secrets: Vec::new(),
         durable_objects: manifest.durable_objects.into_iter().map(binding).collect(),
     }
+}
+
+/// Opens connections before the first write waits for one. Who cannot has the probe's message.
+async fn warm(bucket: &Bucket) {
+    let _opened = bucket.warm().await;
 }
 
 async fn probe(bucket: &Bucket) -> Result<(), NodeError> {
