@@ -80,7 +80,20 @@ fn what_makes_no_sense_is_refused() {
     refused(&celld(&[], &[]), &["--bucket", "CELLD_BUCKET"]);
     refused(&celld(&["--buckt=x"], &[]), &["--bucket"]);
     refused(&celld(&["dev", "--port", "x"], &[]), &["--port=\"x\"", "65535"]);
-    refused(&celld(&["--bucket", "s3://b"], &[]), &["--bucket=\"s3://b\"", "file:///"]);
+    refused(&celld(&["--bucket", "r2://b"], &[]), &["--bucket=\"r2://b\"", "file:///", "s3://"]);
+    refused(&celld(&["--bucket", "s3://bucket"], &[]), &["s3://bucket", "--region", "AWS_REGION"]);
+    refused(
+        &celld(&["--bucket", "s3://bucket", "--endpoint", "here:9000"], &[]),
+        &["--endpoint=\"here:9000\"", "http://"],
+    );
+    refused(
+        &celld(&["--bucket", "s3://bucket"], &[("S3_ENDPOINT", "http://here/path")]),
+        &["http://here/path", "has a path"],
+    );
+    refused(
+        &celld(&["--bucket=s3://bucket", "--region=here", "--ca-file=/nowhere.pem"], &[]),
+        &["/nowhere.pem"],
+    );
     refused(
         &celld(&[], &[("CELLD_BUCKET", "file:///b"), ("CELLD_TTL_MS", "soon")]),
         &["CELLD_TTL_MS=\"soon\""],
@@ -95,8 +108,10 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_flag_beats_a_variable() {
-    let output = celld(&["--bucket", "s3://typed"], &[("CELLD_BUCKET", "s3://environment")]);
-    refused(&output, &["--bucket=\"s3://typed\""]);
+    let output = celld(&["--bucket", "s4://typed"], &[("CELLD_BUCKET", "s4://environment")]);
+    refused(&output, &["--bucket=\"s4://typed\""]);
+    let variables = [("S3_ENDPOINT", "environment"), ("CELLD_BUCKET", "s3://bucket")];
+    refused(&celld(&["--endpoint", "typed"], &variables), &["--endpoint=\"typed\""]);
 }
 
 #[test]

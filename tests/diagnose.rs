@@ -119,8 +119,8 @@ fn a_fleet_may_run_on_a_good_directory() {
     assert!(!text.contains('█') && !text.contains('\u{1b}'), "not a terminal:\n{text}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("celld: trying the rules"));
     // Nothing stays of the probe, and no state directory was made.
-    let bucket = celld_s3::Bucket::open_read_only(&format!("file://{}", place.bucket().display()));
-    let page = celld_rt::block_on(bucket.expect("the bucket").list("", None)).expect("a page");
+    let bucket = celld_s3::Bucket::open_dir(&place.bucket()).expect("the bucket");
+    let page = celld_rt::block_on(bucket.list("", None)).expect("a page");
     assert!(page.entries.is_empty(), "{page:?}");
     assert!(!place.0.path().join("state").exists());
 }

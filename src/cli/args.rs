@@ -48,11 +48,15 @@ pub(crate) enum Stop {
   CELLD_WATCH          --state
   CELLD_DURABILITY     --durability
   CELLD_TTL_MS         life of this node's lease, 1000 to 600000 ms (default 10000)
-  S3_ENDPOINT, AWS_*   where and who, for s3:// buckets (not supported by this version)",
+  S3_ENDPOINT          --endpoint; AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL go before it
+  AWS_REGION           --region; or AWS_DEFAULT_REGION
+  AWS_CA_BUNDLE        --ca-file
+  AWS_*                the credentials of s3:// buckets, as other programs read them",
     note = "Output: data on stdout, messages on stderr.",
     example = "{command_name} dev examples/counter",
     example = "{command_name} deploy examples/counter --bucket file:///srv/celld",
     example = "{command_name} --bucket file:///srv/celld --listen 0.0.0.0:8787",
+    example = "{command_name} --bucket s3://cells/prod --region eu-west-1",
     error_code(0, "done, or stopped by SIGINT or SIGTERM after a drain"),
     error_code(1, "failed: the message says what and where"),
     error_code(2, "refused to start: an argument, a variable or the project's configuration"),
@@ -63,11 +67,12 @@ struct Top {
     #[argh(switch, short = 'V')]
     version: bool,
 
-    /// the bucket, file:///absolute/path
+    /// the bucket: s3://NAME[/PREFIX], gs://NAME[/PREFIX], az://NAME[/PREFIX] or
+    /// file:///absolute/path
     #[argh(option, arg_name = "url")]
     bucket: Option<String>,
 
-    /// URL of another store than the provider's, for s3:// buckets
+    /// URL of another store than the provider's, as http://10.0.0.1:8333
     #[argh(option, arg_name = "url")]
     endpoint: Option<String>,
 
@@ -191,11 +196,12 @@ pub(crate) struct Deploy {
     #[argh(positional, arg_name = "dir")]
     pub(crate) dir: Option<PathBuf>,
 
-    /// the bucket, file:///absolute/path
+    /// the bucket: s3://NAME[/PREFIX], gs://NAME[/PREFIX], az://NAME[/PREFIX] or
+    /// file:///absolute/path
     #[argh(option, arg_name = "url")]
     pub(crate) bucket: Option<String>,
 
-    /// URL of another store than the provider's, for s3:// buckets
+    /// URL of another store than the provider's, as http://10.0.0.1:8333
     #[argh(option, arg_name = "url")]
     pub(crate) endpoint: Option<String>,
 
@@ -229,19 +235,20 @@ pub(crate) struct Deploy {
     note = "Each finding has a stable code and a line of advice. It ends within three minutes, after
 some sixty requests and one for each lease, and a thousand more with --probe.
 The variables of `celld --help` stand for their options.",
-    example = "{command_name} --bucket file:///srv/celld",
-    example = "{command_name} --bucket file:///srv/celld --probe --json",
+    example = "{command_name} --bucket s3://cells/prod --region eu-west-1",
+    example = "{command_name} --bucket s3://cells --endpoint http://10.0.0.1:8333 --probe",
     example = "{command_name} --bucket file:///srv/celld --read-only",
     error_code(0, "a fleet may run: there are warnings and notes at most"),
     error_code(1, "a fleet must not run: there is at least one fault"),
     error_code(2, "refused: an argument or a variable")
 )]
 pub(crate) struct Diagnose {
-    /// the bucket, file:///absolute/path
+    /// the bucket: s3://NAME[/PREFIX], gs://NAME[/PREFIX], az://NAME[/PREFIX] or
+    /// file:///absolute/path
     #[argh(option, arg_name = "url")]
     pub(crate) bucket: Option<String>,
 
-    /// URL of another store than the provider's, for s3:// buckets
+    /// URL of another store than the provider's, as http://10.0.0.1:8333
     #[argh(option, arg_name = "url")]
     pub(crate) endpoint: Option<String>,
 

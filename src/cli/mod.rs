@@ -22,6 +22,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use celld_s3::OpenError;
+
 use self::args::{Command, Stop};
 
 /// Exit code of what was asked for correctly and did not work.
@@ -43,7 +45,7 @@ pub(crate) enum CommandError {
     #[error(transparent)]
     Deploy(#[from] celld_shard::deployment::DeployError),
     #[error(transparent)]
-    Bucket(#[from] celld_s3::OpenError),
+    Bucket(#[from] OpenError),
     #[error(transparent)]
     Preflight(#[from] celld_rt::PreflightError),
     #[error(transparent)]
@@ -58,6 +60,9 @@ impl CommandError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Setting(_) => REFUSED,
+            Self::Bucket(
+                OpenError::Url { .. } | OpenError::NotBuilt { .. } | OpenError::Option { .. },
+            ) => REFUSED,
             Self::Bundle(_)
             | Self::Deploy(_)
             | Self::Bucket(_)

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use celld_s3::{Bucket, OpenError};
+use celld_s3::{Bucket, OpenError, OpenOptions};
 
 use super::{Environment, Given, SettingError, from_environment, given};
 
@@ -47,9 +47,15 @@ impl BucketSettings {
     /// # Errors
     /// It cannot be used.
     pub(crate) fn open(&self, access: Access) -> Result<Bucket, OpenError> {
+        let options = OpenOptions {
+            endpoint: self.endpoint.clone(),
+            region: self.region.clone(),
+            ca_file: self.ca_file.clone(),
+            ..OpenOptions::default()
+        };
         match access {
-            Access::Write => Bucket::open(&self.url),
-            Access::Read => Bucket::open_read_only(&self.url),
+            Access::Write => Bucket::open_with(&self.url, &options),
+            Access::Read => Bucket::open_read_only(&self.url, &options),
         }
     }
 
@@ -59,8 +65,7 @@ impl BucketSettings {
     }
 }
 
-/// Merges and checks the options of a bucket. What a URL means is for the bucket's own crate to
-/// say; what this version cannot open is said here, before anything is built.
+/// Merges and checks the options of a bucket, before anything is built.
 ///
 /// # Errors
 /// There is no bucket, or an option cannot be used.
@@ -112,13 +117,15 @@ fn first(
     from_flag.or_else(|| variables.iter().find_map(|name| from_environment(name, environment)))
 }
 
+/// What can be said without opening it; the rest is for the bucket's own crate.
 fn url_of(given: Given) -> Result<String, SettingError> {
     match given.value.split_once("://") {
         Some(("file", path)) if path.starts_with('/') => Ok(given.value),
         Some(("file", _)) => Err(given.bad("file:// and an absolute path, as file:///srv/celld")),
-        Some(("s3" | "gs" | "az" | "r2", _)) => {
-            Err(given.not_served("this version opens directories only, as file:///srv/celld"))
-        }
-        _ => Err(given.bad("a URL, as file:///srv/celld")),
+        Some(("s3" | "gs" | "az", name)) if !name.is_empty() => Ok(given.value),
+        _ => Err(given.bad(
+            "a URL: s3://NAME, gs://NAME or az://NAME, each with /PREFIX behind it or not, or \
+             file:///absolute/path",
+        )),
     }
 }

@@ -17,6 +17,7 @@ mod metrics;
 mod object;
 mod pool;
 mod s3;
+mod sigv4;
 mod xml;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -32,7 +33,7 @@ use crate::error::{OpenError, StoreError};
 use crate::location::{RemoteLocation, Scheme};
 use crate::options::{Lane, Limits, OpenOptions};
 use clock::Offset;
-use credentials::{Environment, Signer, SignerKind, Sources};
+use credentials::{Signer, SignerKind};
 use dialect::Dialect;
 use metrics::Metrics;
 use s3::S3;
@@ -102,17 +103,12 @@ impl Remote {
                 fault(format!("the authorities' file {} {error}", path.display()))
             })?,
         };
-        let sources = Sources {
-            environment: Environment::of_process(),
-            tls: tls.clone(),
-            keys: options.keys.clone(),
-        };
         let now = Mono::from_micros(celld_rt::mono_us());
         let health = Health { circuit: Circuit::default(), budget: Budget::new(now) };
         Ok(Self {
             url,
             prefix_bytes: location.prefix.len(),
-            signer: Signer::new(signer, sources),
+            signer: Signer::new(signer, options)?,
             origin,
             tls,
             health: Mutex::new(health),
