@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
+const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+
 /// A second in the Gregorian calendar, in UTC. Shown as `20130524T000000Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Civil {
@@ -54,9 +56,17 @@ impl fmt::Display for Civil {
     }
 }
 
+/// Writes `Sun, 06 Nov 1994 08:49:37 GMT`.
+pub(crate) fn http_date_of(wall_ms: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    let Civil { year, month, day, hour, minute, second } = Civil::of(wall_ms);
+    let name = DAYS[(wall_ms / 86_400_000 % 7) as usize];
+    let month = &MONTHS[(month as usize - 1) * 3..][..3];
+    format!("{name}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
+}
+
 /// Reads `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(crate) fn http_date(text: &str) -> Option<u64> {
-    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let text = text.strip_suffix(" GMT")?.split_once(", ")?.1;
     let bytes = text.as_bytes();
     if !text.is_ascii() || bytes.len() != 20 {
@@ -150,6 +160,19 @@ mod tests {
             "Sun, 06 Nov 1969 08:49:37 GMT",
         ] {
             assert_eq!(http_date(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn dates_are_written_as_they_are_read() {
+        for (ms, shown) in [
+            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (784_111_777_999, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (951_868_799_000, "Tue, 29 Feb 2000 23:59:59 GMT"),
+            (1_369_353_600_000, "Fri, 24 May 2013 00:00:00 GMT"),
+        ] {
+            assert_eq!(http_date_of(ms), shown);
+            assert_eq!(http_date(shown), Some(ms / 1_000 * 1_000));
         }
     }
 

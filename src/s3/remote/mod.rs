@@ -17,7 +17,6 @@ mod metrics;
 mod object;
 mod pool;
 mod s3;
-mod sigv4;
 mod xml;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -33,7 +32,7 @@ use crate::error::{OpenError, StoreError};
 use crate::location::{RemoteLocation, Scheme};
 use crate::options::{Lane, Limits, OpenOptions};
 use clock::Offset;
-use credentials::{Signer, SignerKind};
+use credentials::{Environment, Signer, SignerKind, Sources};
 use dialect::Dialect;
 use metrics::Metrics;
 use s3::S3;
@@ -103,12 +102,17 @@ impl Remote {
                 fault(format!("the authorities' file {} {error}", path.display()))
             })?,
         };
+        let sources = Sources {
+            environment: Environment::of_process(),
+            tls: tls.clone(),
+            keys: options.keys.clone(),
+        };
         let now = Mono::from_micros(celld_rt::mono_us());
         let health = Health { circuit: Circuit::default(), budget: Budget::new(now) };
         Ok(Self {
             url,
             prefix_bytes: location.prefix.len(),
-            signer: Signer::new(signer, options)?,
+            signer: Signer::new(signer, sources),
             origin,
             tls,
             health: Mutex::new(health),
