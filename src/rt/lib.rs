@@ -24,6 +24,7 @@ mod signal;
 mod system;
 mod task;
 mod time;
+pub mod tls;
 
 pub use blocking::blocking;
 pub use clock::{mono_us, wall_ms};

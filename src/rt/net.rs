@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
 pub use glommio::net::{TcpListener, TcpStream};
@@ -55,6 +56,37 @@ pub async fn connect(addresses: &[SocketAddr], limit: Duration) -> io::Result<Tc
         }
     }
     Err(last)
+}
+
+/// Has the kernel end a connection whose other host has not answered for about `limit`, whether
+/// something is under way on it or not. A host that answers while its process is stopped or busy
+/// does not count as gone.
+///
+/// # Errors
+/// The socket refuses an option.
+pub fn notice_dead_host(stream: &TcpStream, limit: Duration) -> io::Result<()> {
+    const PROBES: u64 = 3;
+    let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    let seconds = (limit_ms / 1_000 / (PROBES + 1)).max(1);
+    for (level, option, value) in [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, PROBES),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, limit_ms),
+    ] {
+        let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
+        let len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the call reads one integer of this length.
+        let result = unsafe {
+            let value = (&raw const value).cast();
+            libc::setsockopt(stream.as_raw_fd(), level, option, value, len)
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 /// Host and port to the addresses and when they were learnt.
