@@ -385,3 +385,6 @@ impl More {
 pub(crate) fn owned(bytes: &[u8]) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,10 @@
 //! Nodes speak to each other: who may, in what form, and the links that carry it.
 //!
-//! A connection is TLS between two nodes of one fleet, opens with one greeting in
+//! A connection is TLS between two nodes of one fleet ([`identity`]), opens with one greeting in
 //! each direction ([`hello`]), and then carries frames ([`frame`]) of many calls at once ([`mux`]).
 //! What calls say is in [`fetch`], [`probe`], [`operator`] and [`socket`]. All of these are pure:
-//! they hold no socket and no clock.
+//! they hold no socket and no clock. A [`Link`] carries the calls of one shard to one node, a
+//! [`Server`] takes those that come; [`tunnel`] carries WebSockets.
 //!
 //! Invariant: a length from the wire is checked against its maximum before memory is taken for
 //! it, and nothing here panics, whatever the bytes are. Lengths are bytes; integers are
@@ -11,20 +12,29 @@
 
 #![deny(missing_docs)]
 
+mod body;
+mod connection;
+mod error;
 pub mod fetch;
 pub mod frame;
 pub mod hello;
+pub mod identity;
+mod link;
 pub mod mux;
 pub mod operator;
 pub mod probe;
+mod server;
 pub mod socket;
+pub mod tunnel;
 mod wire;
 
-#[cfg(test)]
-mod tests;
-
+pub use body::{BodyReader, BodyWriter, WholeError, WriteError};
+pub use error::{CallError, Cause};
 pub use frame::{CallId, CallKind, Code, More, Refusal};
 pub use hello::PROTOCOL;
+pub use link::{Address, Answer, Ask, Asked, Link};
+pub use mux::{Fate, Patience};
+pub use server::{Call, Refused, Reply, Server};
 
 /// Why bytes are no frame, or a frame cannot become bytes. The stream that held them is out of
 /// step for good: close the connection, and end its calls as unknown.

@@ -54,19 +54,25 @@ pub enum Side {
     Answerer,
 }
 
-/// How long silence is borne.
+/// How long what is borne.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// Then the other side is asked whether it is there.
     pub ping: Micros,
     /// Then it is taken for dead.
     pub silence: Micros,
+    /// A caller closes its connection after it had no call for so long.
+    pub idle: Micros,
 }
 
 impl Patience {
     /// A process that burns its core with JavaScript is silent and not dead, so this is long. A
     /// host that is gone is noticed by TCP within seconds.
-    pub const NORMAL: Self = Self { ping: Micros::from_secs(5), silence: Micros::from_secs(60) };
+    pub const NORMAL: Self = Self {
+        ping: Micros::from_secs(5),
+        silence: Micros::from_secs(60),
+        idle: Micros::from_secs(60),
+    };
 }
 
 /// What has happened on the connection.
@@ -159,6 +165,8 @@ pub struct Mux {
     last: u64,
     /// No more calls are opened.
     is_going: bool,
+    /// The answerer's last call is told.
+    has_farewell: bool,
     /// Calls that have something to send, and some that have ended meanwhile.
     ready: VecDeque<u64>,
     /// Calls that owe a credit, and some that have ended meanwhile.
@@ -196,6 +204,7 @@ impl Mux {
             calls: BTreeMap::new(),
             last: 0,
             is_going: false,
+            has_farewell: false,
             ready: VecDeque::new(),
             credits: VecDeque::new(),
             notes: VecDeque::new(),
@@ -207,6 +216,11 @@ impl Mux {
             wide: 0,
             partial: Vec::new(),
         }
+    }
+
+    /// What it was made with.
+    pub fn patience(&self) -> Patience {
+        self.patience
     }
 
     /// Opens a call.
@@ -318,14 +332,14 @@ impl Mux {
     }
 
     /// The rest of the other side's body is not wanted. A caller that does not want the answer
-    /// ends the call.
-    pub fn drop_reader(&mut self, call: CallId) {
-        let Some(stream) = self.calls.get_mut(&call.0) else { return };
+    /// ends the call: then its fate is told.
+    pub fn drop_reader(&mut self, call: CallId) -> Option<Fate> {
+        let stream = self.calls.get_mut(&call.0)?;
         stream.into.unread = 0;
         match (stream.into.flow, self.side) {
             (Flow::Open, Side::Caller) => {
-                self.reset(call, Refusal::new(Code::Gone, "nobody waits for the answer"));
-                return;
+                let refusal = Refusal::new(Code::Gone, "nobody waits for the answer");
+                return Some(self.reset(call, refusal));
             }
             (Flow::Open, Side::Answerer) => {
                 stream.into.flow = Flow::Stopped;
@@ -334,21 +348,19 @@ impl Mux {
             (Flow::Ending | Flow::Ended | Flow::Stopped, _) => {}
         }
         self.forget_if_over(call.0);
+        None
     }
 
-    /// No more of this side's body can be sent. If it has not ended, the call does: what is not
-    /// whole must not look so.
-    pub fn drop_writer(&mut self, call: CallId, words: &str) {
-        let Some(stream) = self.calls.get(&call.0) else { return };
-        match stream.out.flow {
-            Flow::Open => {
-                let code = match self.side {
-                    Side::Caller => Code::Gone,
-                    Side::Answerer => Code::Failed,
-                };
-                self.reset(call, Refusal::new(code, words));
-            }
-            Flow::Ending | Flow::Ended | Flow::Stopped => {}
+    /// No more of this side's body can be sent. If it has not ended, the call does, and its fate
+    /// is told: what is not whole must not look so.
+    pub fn drop_writer(&mut self, call: CallId, words: &str) -> Option<Fate> {
+        let code = match self.side {
+            Side::Caller => Code::Gone,
+            Side::Answerer => Code::Failed,
+        };
+        match self.calls.get(&call.0)?.out.flow {
+            Flow::Open => Some(self.reset(call, Refusal::new(code, words))),
+            Flow::Ending | Flow::Ended | Flow::Stopped => None,
         }
     }
 
@@ -366,10 +378,15 @@ impl Mux {
 
     /// Answerer: takes no more calls. Those that are here go on.
     pub fn go_away(&mut self) {
-        if !self.is_going {
-            self.is_going = true;
+        if !self.has_farewell {
+            (self.is_going, self.has_farewell) = (true, true);
             self.notes.push_back(Note::GoAway(self.last));
         }
+    }
+
+    /// Caller: opens no more calls. Those that are here go on.
+    pub fn retire(&mut self) {
+        self.is_going = true;
     }
 
     /// Whether no more calls can be opened.
@@ -424,10 +441,18 @@ impl Mux {
         }
     }
 
-    /// The connection has ended, and with it these calls, in their order.
-    pub fn close(self) -> impl Iterator<Item = (CallId, Fate)> {
+    /// Whether [`Mux::fill`] has something to send. (It may turn out to be nothing.)
+    pub fn wants_fill(&self) -> bool {
+        !(self.ready.is_empty() && self.credits.is_empty() && self.notes.is_empty())
+            || self.pong.is_some()
+    }
+
+    /// The connection has ended, and with it these calls, in their order. No more are opened.
+    pub fn close(&mut self) -> impl Iterator<Item = (CallId, Fate)> {
         let side = self.side;
-        self.calls.into_iter().map(move |(call, stream)| {
+        let calls = std::mem::take(&mut self.calls);
+        *self = Self { is_going: true, ..Self::new(side, self.patience, self.heard) };
+        calls.into_iter().map(move |(call, stream)| {
             let fate = match side {
                 Side::Caller if !stream.out.is_begun => Fate::NotSent,
                 Side::Caller | Side::Answerer => Fate::MayHaveRun,

@@ -204,10 +204,10 @@ impl Mux {
     }
 
     fn on_go_away(&mut self, last: u64, events: &mut VecDeque<Event>) -> Result<(), FrameError> {
-        if self.is_going {
+        if self.has_farewell {
             return Err(FrameError::Order("a second farewell"));
         }
-        self.is_going = true;
+        (self.is_going, self.has_farewell) = (true, true);
         let refused: Vec<u64> =
             self.calls.range(last.saturating_add(1)..).map(|(n, _)| *n).collect();
         for call in refused {

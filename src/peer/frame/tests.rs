@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::{CHUNK_MAX, CREDIT_MAX, Frame, HEAD_MAX, HEADER_LEN, WORDS_MAX, decode};
+use crate::PROTOCOL;
 
 /// A frame that owns its bytes.
 #[derive(Clone, Debug)]

@@ -1,0 +1,307 @@
+//! The internal listener: takes connections of nodes and operators of the fleet, and hands their
+//! calls to whoever answers them.
+//!
+//! Every shard listens on the same address and takes the connections that the kernel gives it. A
+//! call to a cell of another shard hops there once, over the mesh.
+//!
+//! Invariant: what strangers send costs no more than [`HANDSHAKES_MAX`] handshakes at once.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use celld_core::time::Wall;
+use celld_rt as rt;
+use celld_rt::net::{TcpListener, TcpStream};
+use celld_rt::tls::TlsStream;
+use event_listener::Event;
+use futures_lite::FutureExt as _;
+
+use crate::FrameError;
+use crate::body::{BodyReader, BodyWriter};
+use crate::connection::{Opened, Shared, Slot, drive};
+use crate::error::{CallError, Cause};
+use crate::frame::{CallKind, Code, More, Refusal};
+use crate::hello::check_hello;
+use crate::identity::{Identity, Principal};
+use crate::link::{DEAD_HOST, greet};
+use crate::mux::{Patience, Side};
+
+/// Connections that are not known yet: each may cost a signature.
+const HANDSHAKES_MAX: usize = 64;
+/// For a stranger to show who it is.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Calls that handlers work on, also those that were given up: a caller that gives up and calls
+/// again must not pile up work.
+const RUNNING_MAX: usize = 32_768;
+
+/// A call to answer.
+pub struct Call {
+    /// How the head is to be read.
+    pub kind: CallKind,
+    /// Of this kind.
+    pub head: Bytes,
+    /// Who calls.
+    pub peer: Rc<Principal>,
+    /// For how long the caller waits for the answer, counted from its call.
+    pub wait: Option<Duration>,
+    /// What follows the head.
+    pub body: BodyReader,
+    /// Answers.
+    pub reply: Reply,
+}
+
+/// Answers a call, once. Dropping it tells the caller that the call failed.
+pub struct Reply {
+    slot: Rc<Slot>,
+    is_sent: bool,
+}
+
+/// The internal listener of one shard. Clones are the same one.
+#[derive(Clone)]
+pub struct Server(Rc<Inner>);
+
+struct Inner {
+    identity: Rc<Identity>,
+    patience: Patience,
+    connections: RefCell<Vec<Weak<Shared>>>,
+    handshakes: Cell<usize>,
+    running: Cell<usize>,
+    is_stopping: Cell<bool>,
+    /// Something of the above has changed.
+    changed: Event,
+    refused: RefCell<Refused>,
+}
+
+/// Connections that were not let in.
+#[derive(Clone, Debug, Default)]
+pub struct Refused {
+    /// How many.
+    pub count: u64,
+    /// Why the last one was not.
+    pub last: Option<Cause>,
+}
+
+impl Server {
+    /// Listens to nobody yet.
+    pub fn new(identity: Rc<Identity>) -> Self {
+        Self::with_patience(identity, Patience::NORMAL)
+    }
+
+    /// With another patience than [`Patience::NORMAL`].
+    pub fn with_patience(identity: Rc<Identity>, patience: Patience) -> Self {
+        Self(Rc::new(Inner {
+            identity,
+            patience,
+            connections: RefCell::default(),
+            handshakes: Cell::new(0),
+            running: Cell::new(0),
+            is_stopping: Cell::new(false),
+            changed: Event::new(),
+            refused: RefCell::default(),
+        }))
+    }
+
+    /// Takes connections until [`Self::drain`]. `handler` gets each call and begins to answer it;
+    /// what it returns runs as a task of its own.
+    pub async fn serve<F: Future<Output = ()> + 'static>(
+        &self,
+        listener: TcpListener,
+        handler: impl Fn(Call) -> F + 'static,
+    ) {
+        let handler = Rc::new(handler);
+        let inner = &self.0;
+        loop {
+            inner.until(|inner| inner.handshakes.get() < HANDSHAKES_MAX).await;
+            let stopping = async {
+                inner.until(|inner| inner.is_stopping.get()).await;
+                None
+            };
+            let accepted = async { Some(rt::net::accept(&listener).await) };
+            let Some(socket) = stopping.or(accepted).await else { return };
+            inner.handshakes.set(inner.handshakes.get() + 1);
+            rt::spawn(inner.clone().meet(socket, handler.clone()));
+        }
+    }
+
+    /// Takes no more connections and no more calls, and waits for those that are here.
+    pub async fn drain(&self) {
+        let inner = &self.0;
+        inner.is_stopping.set(true);
+        inner.changed.notify(usize::MAX);
+        let connections: Vec<_> =
+            inner.connections.borrow().iter().filter_map(Weak::upgrade).collect();
+        connections.iter().for_each(|connection| connection.go_away());
+        drop(connections);
+        inner.until(|inner| inner.connections.borrow().is_empty()).await;
+    }
+
+    /// Ends all connections at once.
+    pub fn cut(&self) {
+        self.0.is_stopping.set(true);
+        self.0.changed.notify(usize::MAX);
+        let connections: Vec<_> =
+            self.0.connections.borrow().iter().filter_map(Weak::upgrade).collect();
+        connections.iter().for_each(|connection| connection.close());
+    }
+
+    /// Connections that were not let in so far.
+    pub fn refused(&self) -> Refused {
+        self.0.refused.borrow().clone()
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.0.connections.borrow().len()
+    }
+}
+
+impl Inner {
+    async fn until(&self, is_so: impl Fn(&Self) -> bool) {
+        loop {
+            let changed = self.changed.listen();
+            if is_so(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn set(&self, place: &Cell<usize>, value: usize) {
+        place.set(value);
+        self.changed.notify(usize::MAX);
+    }
+
+    /// One connection, from its first byte to its last.
+    async fn meet<H, F>(self: Rc<Self>, socket: TcpStream, handler: Rc<H>)
+    where
+        H: Fn(Call) -> F + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        let met = rt::timeout(HANDSHAKE_LIMIT, self.shake_hands(socket)).await;
+        let met =
+            met.unwrap_or_else(|_| Err(Cause::Unreachable("it did not say who it is".into())));
+        self.set(&self.handshakes, self.handshakes.get() - 1);
+        let (shared, stream) = match met {
+            Ok(met) => met,
+            Err(cause) => {
+                let mut refused = self.refused.borrow_mut();
+                refused.count += 1;
+                refused.last = Some(cause);
+                return;
+            }
+        };
+        self.connections.borrow_mut().push(Rc::downgrade(&shared));
+        if self.is_stopping.get() {
+            shared.go_away();
+        }
+        let take = |opened: Opened| self.take(opened, &handler);
+        drive(shared.clone(), stream, Side::Answerer, take).await;
+        let me = Rc::downgrade(&shared);
+        self.connections.borrow_mut().retain(|other| !other.ptr_eq(&me));
+        self.changed.notify(usize::MAX);
+    }
+
+    async fn shake_hands(&self, socket: TcpStream) -> Result<(Rc<Shared>, TlsStream), Cause> {
+        let opening = |error: io::Error| Cause::of_opening(&error);
+        rt::net::notice_dead_host(&socket, DEAD_HOST).map_err(opening)?;
+        let config = self.identity.server(Wall::from_millis(rt::wall_ms()))?;
+        let mut stream = TlsStream::accept(socket, config).await.map_err(opening)?;
+        let peer = self.identity.peer(stream.peer_certificates())?;
+        // The greeting goes out also to a side that cannot be understood: it can then say so.
+        let theirs = greet(&mut stream).await.map_err(opening)?;
+        check_hello(&theirs).map_err(Cause::Protocol)?;
+        Ok((Shared::new(Side::Answerer, self.patience, peer), stream))
+    }
+
+    fn take<H, F>(self: &Rc<Self>, opened: Opened, handler: &Rc<H>)
+    where
+        H: Fn(Call) -> F + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        let Opened { slot, kind, head, wait_ms } = opened;
+        let call = Call {
+            kind,
+            head,
+            peer: slot.shared.peer().clone(),
+            wait: (wait_ms > 0).then(|| Duration::from_millis(wait_ms.into())),
+            body: BodyReader::new(slot.clone()),
+            reply: Reply { slot, is_sent: false },
+        };
+        if self.running.get() >= RUNNING_MAX {
+            return call.reply.refuse(Refusal::new(Code::Busy, "too many calls are under way"));
+        }
+        self.running.set(self.running.get() + 1);
+        let running = Running(self.clone());
+        let answering = handler(call);
+        rt::spawn(async move {
+            let _running = running;
+            answering.await;
+        });
+    }
+}
+
+/// Counts a handler that runs, also one that panics.
+struct Running(Rc<Inner>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
+    }
+}
+
+impl Reply {
+    /// The head, and no body.
+    ///
+    /// # Errors
+    /// It is too long. The caller is told that the call failed.
+    pub fn send(mut self, head: Bytes) -> Result<(), FrameError> {
+        self.slot.wish(|mux, call| mux.reply(call, head, More::End))?;
+        self.is_sent = true;
+        Ok(())
+    }
+
+    /// The head, and a body that is written piece by piece.
+    ///
+    /// # Errors
+    /// As for [`Self::send`].
+    pub fn send_with_body(mut self, head: Bytes) -> Result<BodyWriter, FrameError> {
+        self.slot.wish(|mux, call| mux.reply(call, head, More::Follows))?;
+        self.is_sent = true;
+        Ok(BodyWriter::new(self.slot.clone()))
+    }
+
+    /// The head, and all of the body.
+    ///
+    /// # Errors
+    /// As for [`Self::send`].
+    pub fn send_whole(self, head: Bytes, body: Bytes) -> Result<(), FrameError> {
+        let mut writer = self.send_with_body(head)?;
+        writer.send(body);
+        writer.finish();
+        Ok(())
+    }
+
+    /// There is no answer, and the caller is told why.
+    pub fn refuse(mut self, refusal: Refusal) {
+        self.is_sent = true;
+        self.slot.give_up(refusal, Cause::Closed);
+    }
+
+    /// Waits until the caller has given the call up, or its connection has ended.
+    pub async fn gone(&self) -> CallError {
+        poll_fn(|cx| self.slot.poll_over(cx)).await
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.is_sent {
+            let refusal = Refusal::new(Code::Failed, "the call ended without an answer");
+            self.slot.give_up(refusal, Cause::Closed);
+        }
+    }
+}
