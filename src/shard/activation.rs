@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use celld_core::alarm::Stored;
 use celld_core::cas::{CasOutcome, Etag};
 use celld_core::cell::CellId;
 use celld_core::claim::{self, Claim, Effect, Event};
@@ -18,6 +19,7 @@ use celld_rt as rt;
 use celld_v8host::{Database, Failure};
 
 use crate::body::failure;
+use crate::cell::alarm::stored_of;
 use crate::shard::{Shard, now, random};
 use crate::storage::restore::{Restored, restore};
 use crate::storage::{CellStore, Image, Place};
@@ -36,6 +38,9 @@ pub(crate) struct Activated {
     pub store: CellStore,
     pub database: Database,
     pub compactor: Compactor,
+    pub alarm: Option<Stored>,
+    /// `ctx.id.name`, as it was when the alarm was set.
+    pub name: Option<String>,
 }
 
 /// Claims and restores a cell.
@@ -122,7 +127,10 @@ fn open(
     let database = Database::new(connection).map_err(|error| broken(&error))?;
     let session = shard.facts.me.session.clone();
     let token = FencingToken { epoch: record.epoch, session };
-    Ok(Activated { record, etag, token, store, database, compactor })
+    let row = database.alarm().map_err(|error| broken(&error))?;
+    let name = database.alarm_name().map_err(|error| broken(&error))?;
+    let alarm = row.map(stored_of);
+    Ok(Activated { record, etag, token, store, database, compactor, alarm, name })
 }
 
 async fn read_owner(shard: &Rc<Shard>, id: &CellId) -> Event {

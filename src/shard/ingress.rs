@@ -293,6 +293,10 @@ impl Flag {
         self.event.notify(usize::MAX);
     }
 
+    pub fn is_raised(&self) -> bool {
+        self.raised.get()
+    }
+
     pub async fn wait(&self) {
         while !self.raised.get() {
             let listener = self.event.listen();

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use celld_core::lease::Loss;
 use celld_core::node::{NodeId, SessionId};
 use celld_core::ownership::Owner;
 use celld_core::time::Micros;
+use celld_core::wake::{Entry, Verdict};
 use celld_rt as rt;
 use celld_rt::{Placement, Signals, Stop};
 use celld_s3::{Bucket, Lane};
@@ -27,6 +29,8 @@ use crate::router::{self, Message, Peers};
 use crate::shard::{Authority, NodeFacts, Shard, random};
 use crate::status::Status;
 
+/// A node that knows of no other scans as the first of the fleet does.
+const ONLY_NODE: usize = 0;
 /// Messages that fit between two shards before senders wait.
 const MESH_CAPACITY: usize = 1_024;
 /// Orders to one shard: a few in its life.
@@ -119,6 +123,8 @@ pub enum NodeError {
 enum Order {
     Adopt(Arc<Script>, rt::oneshot::Sender<Result<(), String>>),
     Listen(SocketAddr, rt::oneshot::Sender<std::io::Result<()>>),
+    /// A cell of the shard has an entry of the wake index that is due.
+    Visit(Entry, rt::oneshot::Sender<Verdict>),
     Drain(rt::oneshot::Sender<()>),
 }
 
@@ -239,6 +245,12 @@ async fn run_shard(
                 });
                 let _gone = done.send(opened);
             }
+            Order::Visit(entry, done) => {
+                let shard = shard.clone();
+                rt::spawn(async move {
+                    let _gone = done.send(shard.visit(entry).await);
+                });
+            }
             Order::Drain(done) => {
                 shard.drain().await;
                 let _gone = done.send(());
@@ -298,6 +310,11 @@ impl Node {
             opened.map_err(|error| NodeError::Listen(self.listen, error))?;
         }
         self.tell(&serves);
+        let scan = rt::spawn_joined(crate::scan::run(
+            self.common.bucket.clone(),
+            self.visits(),
+            ONLY_NODE,
+        ));
         while self.signals.seen().is_none() {
             let stop = self.signals.wait(Stop::Drain);
             if rt::timeout(self.options.watch, stop).await.is_ok() {
@@ -309,7 +326,23 @@ impl Node {
                 serves = now;
             }
         }
+        drop(scan);
         self.drain().await
+    }
+
+    /// How the scan of the wake index reaches the shards.
+    fn visits(&self) -> crate::scan::Visit {
+        let orders = self.orders.clone();
+        let shards = self.common.facts.shards;
+        Rc::new(move |entry| {
+            let mut order = orders[entry.cell.shard(shards)].clone();
+            Box::pin(async move {
+                let (done, answered) = rt::oneshot::channel();
+                // A shard that is gone has ended the process, or is about to.
+                let _gone = order.send(Order::Visit(entry, done)).await;
+                answered.await.unwrap_or(Verdict::Failed)
+            })
+        })
     }
 
     fn tell(&mut self, serves: &Result<String, String>) {

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use celld_core::cell::CellId;
 use celld_core::eviction::{self, Eviction};
 use celld_core::ownership::Owner;
-use celld_core::time::{Micros, Mono};
+use celld_core::time::{Micros, Mono, Wall};
+use celld_core::wake::sleepers::{SLEEPERS_MAX, Sleepers};
 use celld_rt as rt;
 use celld_s3::Bucket;
 use celld_v8host::{Failure, LoadError, Realm, Script, Target};
@@ -19,6 +20,7 @@ use rustc_hash::FxHashMap;
 
 use crate::body::{Asked, Outcome, failure};
 use crate::cell::Cell;
+use crate::cell::alarm::Owed;
 use crate::client::Client;
 use crate::host::{Host, Reply};
 use crate::ingress::Flag;
@@ -29,6 +31,11 @@ use crate::status::Status;
 /// The monotonic clock, as the machines of `core` want it.
 pub(crate) fn now() -> Mono {
     Mono::from_micros(rt::mono_us())
+}
+
+/// The clock of the world, as the machines of `core` want it.
+pub(crate) fn wall() -> Wall {
+    Wall::from_millis(rt::wall_ms())
 }
 
 /// 128 random bits.
@@ -89,6 +96,9 @@ pub(crate) struct Shard {
     by_key: RefCell<FxHashMap<u64, Rc<Cell>>>,
     next_key: StdCell<u64>,
     eviction: RefCell<Eviction<u64>>,
+    pub sleepers: RefCell<Sleepers<CellId>>,
+    /// Of cells that were reset while their alarm ran.
+    pub owed: RefCell<FxHashMap<CellId, Owed>>,
 }
 
 impl Shard {
@@ -116,6 +126,8 @@ impl Shard {
             by_key: RefCell::default(),
             next_key: StdCell::new(0),
             eviction: RefCell::new(Eviction::new(facts.eviction)),
+            sleepers: RefCell::new(Sleepers::new(SLEEPERS_MAX)),
+            owed: RefCell::default(),
             facts,
         })
     }
@@ -162,24 +174,39 @@ impl Shard {
         };
         let owner = id.shard(self.facts.shards);
         if owner == self.index {
-            self.cell(id, &target).arrive(asked, reply);
+            let cell = self.cell(id, &target.class);
+            cell.learn_name(target.name);
+            cell.arrive(asked, reply);
         } else {
             crate::router::send_fetch(self, owner, target, asked, reply);
         }
     }
 
-    fn cell(self: &Rc<Self>, id: CellId, target: &Target) -> Rc<Cell> {
+    fn cell(self: &Rc<Self>, id: CellId, class: &str) -> Rc<Cell> {
         let known = self.cells.borrow().get(&id).cloned();
-        let cell = known.unwrap_or_else(|| {
+        known.unwrap_or_else(|| {
             let key = self.next_key.get();
             self.next_key.set(key + 1);
-            let cell = Cell::new(self, id.clone(), key, target.class.clone());
+            let cell = Cell::new(self, id.clone(), key, class.to_owned());
             self.cells.borrow_mut().insert(id, cell.clone());
             self.by_key.borrow_mut().insert(key, cell.clone());
             cell
-        });
-        cell.learn_name(target.name.clone());
-        cell
+        })
+    }
+
+    /// A cell that nobody has called: its class is the one that the script binds to its namespace.
+    pub fn uncalled_cell(self: &Rc<Self>, id: &CellId) -> Option<Rc<Cell>> {
+        let class = {
+            let script = self.script.borrow();
+            let bindings = &script.as_ref()?.durable_objects;
+            bindings.iter().find(|binding| binding.namespace == id.namespace())?.class.clone()
+        };
+        Some(self.cell(id.clone(), &class))
+    }
+
+    /// A cell that is in memory, or on its way there.
+    pub fn known_cell(&self, id: &CellId) -> Option<Rc<Cell>> {
+        self.cells.borrow().get(id).cloned()
     }
 
     /// A cell with nothing in memory leaves the table.

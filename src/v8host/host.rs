@@ -124,6 +124,14 @@ pub enum Input {
         cron: String,
         scheduled_time: f64,
     },
+    /// Runs `alarm()` of the cell's instance. Ends in `HostCall::AlarmEnded`.
+    Alarm {
+        event: EventId,
+        cell: CellSlot,
+        scheduled_ms: u64,
+        /// Failed runs before this one, as far as they count.
+        retries: u32,
+    },
     /// Constructs an instance of a Durable Object class. Ends in `HostCall::Opened`.
     OpenCell {
         event: EventId,
@@ -183,6 +191,12 @@ pub enum HostCall {
         event: EventId,
         cell: Option<CellSlot>,
         response: Result<Response, Failure>,
+    },
+    /// `alarm()` has ended. The shard writes down what follows (`Database::store_alarm`).
+    AlarmEnded {
+        event: EventId,
+        cell: CellSlot,
+        result: Result<(), Failure>,
     },
     /// The constructor ran, and every section that it opened has ended.
     Opened {

@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 pub mod api;
+mod compatibility;
 pub mod convert;
 pub mod errors;
 #[expect(missing_docs, reason = "the names of fields and variants say what they are")]
@@ -32,4 +33,4 @@ pub use realm::{LoadError, Realm, Usage};
 pub use script::{DurableObjectBinding, Module, ModuleKind, Script};
 pub use snapshot::startup;
 pub use state::RealmState;
-pub use storage::Database;
+pub use storage::{Database, StoredAlarm};

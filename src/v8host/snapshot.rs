@@ -43,6 +43,7 @@ const FILES: &[(&str, &str)] = &[
     ("response.js", include_str!("js/response.js")),
     ("fetch.js", include_str!("js/fetch.js")),
     ("dispatch.js", include_str!("js/dispatch.js")),
+    ("alarms.js", include_str!("js/alarms.js")),
     ("sql.js", include_str!("js/sql.js")),
     ("storage.js", include_str!("js/storage.js")),
     ("durable.js", include_str!("js/durable.js")),

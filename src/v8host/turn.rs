@@ -17,6 +17,7 @@ use crate::state::{RealmState, Rejection};
 pub(crate) enum Entry {
     Fetch,
     Scheduled,
+    Alarm,
     OpenCell,
     CloseCell,
     AnswerResponse,
@@ -33,9 +34,10 @@ pub(crate) enum Entry {
 }
 
 /// In the order of [`Entry`].
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "fetch",
     "scheduled",
+    "alarm",
     "openCell",
     "closeCell",
     "answerResponse",
@@ -256,6 +258,25 @@ fn deliver(scope: &mut PinScope, entries: &Entries, input: Input) -> Option<()> 
                 v8::Number::new(scope, scheduled_time).into(),
             ];
             entries.call(scope, Entry::Scheduled, &arguments)
+        }
+        Input::Alarm { event, cell, scheduled_ms, retries } => {
+            let state = RealmState::get(scope);
+            let database = state.databases.borrow().get(&cell).cloned();
+            if let Some(database) = database
+                && let Err(error) = database.begin_alarm_run()
+            {
+                let result = Err(Failure::new("Error", error.to_string()));
+                state.push(HostCall::AlarmEnded { event, cell, result });
+                state.push(HostCall::Done { event });
+                return Some(());
+            }
+            let arguments = [
+                number(scope, event.0),
+                number(scope, cell.0.into()),
+                number(scope, scheduled_ms),
+                number(scope, retries.into()),
+            ];
+            entries.call(scope, Entry::Alarm, &arguments)
         }
         Input::OpenCell { event, cell, open } => {
             let state = RealmState::get(scope);

@@ -23,15 +23,24 @@ pub struct Site {
 impl Site {
     /// With the Worker of `tests/workers/ledger` deployed.
     pub fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let bucket = dir.path().join("bucket");
-        Self::on(dir, bucket)
+        Self::of("ledger")
     }
 
-    /// The same with the bucket somewhere else.
+    /// With another Worker of `tests/workers` deployed.
+    pub fn of(worker: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let bucket = dir.path().join("bucket");
+        Self::deploy(worker, dir, bucket)
+    }
+
+    /// With the ledger, and the bucket somewhere else.
     pub fn on(dir: TempDir, bucket: PathBuf) -> Self {
+        Self::deploy("ledger", dir, bucket)
+    }
+
+    fn deploy(worker: &str, dir: TempDir, bucket: PathBuf) -> Self {
         let site = Self { dir, bucket };
-        let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workers/ledger");
+        let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workers").join(worker);
         let output = celld()
             .arg("deploy")
             .arg(project)

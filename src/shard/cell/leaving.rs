@@ -5,10 +5,11 @@ use std::rc::Rc;
 use bytes::Bytes;
 use celld_core::cas::{Guard, Nonce};
 use celld_core::eviction::{Event, Rest};
+use celld_core::wake::Verdict;
 use celld_rt as rt;
 use celld_v8host::Failure;
 
-use super::{Cell, Live, Phase, perform_gate};
+use super::{Cell, Live, Phase, alarm, perform_gate};
 use crate::body::failure;
 use crate::ingress::stopping;
 use crate::shard::random;
@@ -27,7 +28,7 @@ impl Cell {
 
     /// Drops what is in memory. Callers get `why`; the next request starts from what is durable.
     pub fn reset(self: &Rc<Self>, why: &Failure) {
-        let live = {
+        let mut live = {
             let mut state = self.state.borrow_mut();
             match std::mem::replace(&mut state.phase, Phase::Cold) {
                 Phase::Live(live) => {
@@ -40,19 +41,32 @@ impl Cell {
                 }
             }
         };
+        let (due, owed) = alarm::cut_off(&mut live, why);
         let Live { host, slot, mut gate, .. } = *live;
         let mut effects = Vec::new();
         gate.break_now(&mut effects);
         host.close_cell(slot, why);
         perform_gate(&host, effects);
+        if let Some(shard) = self.shard.upgrade() {
+            shard.owes_alarm(&self.id, due, owed);
+        }
+        self.fail_visits();
         self.wake_or_forget();
+    }
+
+    fn fail_visits(&self) {
+        let visits = std::mem::take(&mut self.state.borrow_mut().visits);
+        for (_, answer) in visits {
+            let _gone = answer.send(Verdict::Failed);
+        }
     }
 
     /// After a life in memory: those who came meanwhile start the next one.
     fn wake_or_forget(self: &Rc<Self>) {
         let wake = {
             let mut state = self.state.borrow_mut();
-            let wake = matches!(state.phase, Phase::Cold) && !state.arrivals.is_empty();
+            let wanted = !state.arrivals.is_empty() || !state.visits.is_empty();
+            let wake = matches!(state.phase, Phase::Cold) && wanted;
             if wake {
                 state.phase = Phase::Activating;
             }
@@ -64,7 +78,9 @@ impl Cell {
     pub(super) fn forget_if_cold(self: &Rc<Self>) {
         let cold = {
             let state = self.state.borrow();
-            matches!(state.phase, Phase::Cold) && state.arrivals.is_empty()
+            matches!(state.phase, Phase::Cold)
+                && state.arrivals.is_empty()
+                && state.visits.is_empty()
         };
         if let (true, Some(shard)) = (cold, self.shard.upgrade()) {
             shard.forget_cell(self);
@@ -81,6 +97,7 @@ impl Cell {
                     && live.sections.is_empty()
                     && live.gate.is_empty()
                     && live.proof.is_settled()
+                    && live.cover.is_settled()
                     && state.arrivals.is_empty()
             }
             Phase::Cold | Phase::Activating | Phase::Leaving => false,
@@ -189,8 +206,10 @@ impl Cell {
                 }
             }
         };
-        let Live { host, slot, record, etag, store, database, .. } = *live;
+        let Live { host, slot, record, etag, store, database, cover, alarm, .. } = *live;
         host.close_cell(slot, &stopping());
+        self.delete_entries(&cover.leave());
+        let due = alarm.stored().map(|stored| stored.due);
         let txid = store.txid();
         drop(database);
         drop(store);
@@ -205,6 +224,7 @@ impl Cell {
                 eprintln!("celld: cell {}: release failed: {error}", cell.id);
             }
             cell.state.borrow_mut().phase = Phase::Cold;
+            shard.owes_alarm(&cell.id, due, None);
             cell.wake_or_forget();
         });
         true

@@ -3,7 +3,9 @@
 //! Invariant: no borrow of the state lives while JavaScript, the host or another task may run.
 //! What is to happen is collected under the borrow and done after it.
 
+pub(crate) mod alarm;
 mod compacting;
+mod covering;
 mod leaving;
 mod proving;
 
@@ -12,6 +14,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
+use celld_core::alarm::{Alarm, Stored};
 use celld_core::cas::Etag;
 use celld_core::cell::CellId;
 use celld_core::compaction::Compactor;
@@ -20,6 +23,9 @@ use celld_core::gate::{self, Gate};
 use celld_core::ownership::Record;
 use celld_core::proof::Proof;
 use celld_core::txid::Txid;
+use celld_core::wake::cover::Cover;
+use celld_core::wake::sleepers;
+use celld_core::wake::{Entry, Verdict};
 use celld_rt as rt;
 use celld_v8host::{CellSlot, Database, Failure, HostCall, OpenCell, SectionId};
 
@@ -45,11 +51,22 @@ pub(crate) struct Cell {
 
 struct State {
     phase: Phase,
-    /// Requests that no instance has seen yet.
-    arrivals: VecDeque<(Asked, Reply)>,
+    /// What no instance has seen yet.
+    arrivals: VecDeque<Arrival>,
+    /// Entries of the wake index that somebody has found due.
+    visits: Vec<Visit>,
     /// Counts lives of the cell in memory, so that late answers to an earlier one are dropped.
     life: u64,
 }
+
+/// What a cell is wanted for.
+enum Arrival {
+    Fetch(Box<Asked>, Reply),
+    Alarm { scheduled_ms: u64, retries: u32 },
+}
+
+/// A question of the scan: is this entry still needed?
+type Visit = (Entry, rt::oneshot::Sender<Verdict>);
 
 enum Phase {
     /// Nothing in memory.
@@ -74,6 +91,12 @@ struct Live {
     token: FencingToken,
     gate: Gate<HostCall>,
     proof: Proof,
+    cover: Cover,
+    alarm: Alarm,
+    /// The alarm that was in the database; told once the constructor has run.
+    restored: Option<Option<Stored>>,
+    /// Counts runs of `alarm()`.
+    alarm_runs: u64,
     compactor: Compactor,
     /// The segment on its way to the bucket. The same bytes go again when it fails.
     upload: Option<Upload>,
@@ -117,7 +140,12 @@ impl Cell {
             class,
             name: RefCell::new(None),
             shard: Rc::downgrade(shard),
-            state: RefCell::new(State { phase: Phase::Cold, arrivals: VecDeque::new(), life: 0 }),
+            state: RefCell::new(State {
+                phase: Phase::Cold,
+                arrivals: VecDeque::new(),
+                visits: Vec::new(),
+                life: 0,
+            }),
         })
     }
 
@@ -149,10 +177,10 @@ impl Cell {
                 host.start_fetch(Some((self, slot)), asked, reply);
             }
             Phase::Live(_) | Phase::Activating | Phase::Leaving => {
-                arrivals.push_back((asked, reply));
+                arrivals.push_back(Arrival::Fetch(Box::new(asked), reply));
             }
             Phase::Cold => {
-                arrivals.push_back((asked, reply));
+                arrivals.push_back(Arrival::Fetch(Box::new(asked), reply));
                 *phase = Phase::Activating;
                 drop(state);
                 self.activate();
@@ -163,6 +191,7 @@ impl Cell {
     fn activate(self: &Rc<Self>) {
         let Some(shard) = self.shard.upgrade() else { return };
         shard.eviction_event(celld_core::eviction::Event::Busy(self.key));
+        shard.sleepers_event(sleepers::Event::Woke(self.id.clone()));
         let cell = self.clone();
         rt::spawn(async move {
             match activation::activate(&shard, &cell.id).await {
@@ -176,9 +205,17 @@ impl Cell {
         let Some(host) = shard.host_for_cell() else {
             return self.fail_arrivals(&failure("Error", "no deployment is loaded"));
         };
-        let Activated { record, etag, token, store, database, compactor } = activated;
+        let Activated { record, etag, token, store, database, compactor, alarm, name } = activated;
+        if self.name.borrow().is_none() {
+            self.learn_name(name);
+        }
         let database = Rc::new(database);
         let proven = store.txid();
+        // The gate shows nothing before the cover does.
+        let shown = Txid::new(proven.get().saturating_sub(1));
+        let patience = shard.facts.patience;
+        let due = alarm.map(|alarm| alarm.due);
+        let cover = Cover::new(self.id.clone(), record.epoch, proven, due, patience);
         let slot = host.reserve_slot(self);
         let live = Live {
             host: host.clone(),
@@ -190,8 +227,12 @@ impl Cell {
             record,
             etag,
             token,
-            gate: Gate::new(proven),
-            proof: Proof::new(proven, shard.facts.patience),
+            gate: Gate::new(shown),
+            proof: Proof::new(proven, patience),
+            cover,
+            alarm: Alarm::default(),
+            restored: Some(alarm),
+            alarm_runs: 0,
             compactor,
             upload: None,
             sections: Vec::new(),
@@ -205,6 +246,10 @@ impl Cell {
             let mut state = self.state.borrow_mut();
             state.phase = Phase::Live(Box::new(live));
             state.life += 1;
+        }
+        self.start_cover();
+        if let Some(after) = shard.alarm_owed(&self.id).and_then(|owed| owed.settle(alarm)) {
+            self.settle_alarm(after);
         }
         host.open_cell(self, slot, self.open_input(database));
     }
@@ -221,13 +266,14 @@ impl Cell {
 
     /// The activation failed: so do those who waited for it. The next request tries again.
     fn fail_arrivals(self: &Rc<Self>, why: &Failure) {
-        let arrivals = {
+        let (arrivals, visits) = {
             let mut state = self.state.borrow_mut();
             state.phase = Phase::Cold;
-            std::mem::take(&mut state.arrivals)
+            (std::mem::take(&mut state.arrivals), std::mem::take(&mut state.visits))
         };
-        for (_, reply) in arrivals {
-            reply.send(Err(why.clone()));
+        fail(arrivals, why);
+        for (_, answer) in visits {
+            let _gone = answer.send(Verdict::Failed);
         }
         self.forget_if_cold();
     }
@@ -242,30 +288,36 @@ impl Cell {
                     live.is_open = true;
                 }
                 self.deliver_arrivals();
+                self.begin_alarm();
             }
             Err(why) => {
                 let arrivals = std::mem::take(&mut self.state.borrow_mut().arrivals);
                 self.reset(&why);
-                for (_, reply) in arrivals {
-                    reply.send(Err(why.clone()));
-                }
+                fail(arrivals, &why);
             }
         }
     }
 
     fn deliver_arrivals(self: &Rc<Self>) {
         loop {
-            let (host, slot, asked, reply) = {
+            let (host, slot, arrival) = {
                 let mut state = self.state.borrow_mut();
                 let State { phase: Phase::Live(live), arrivals, .. } = &mut *state else { return };
                 if !live.is_open || live.is_moving {
                     return;
                 }
-                let Some((asked, reply)) = arrivals.pop_front() else { return };
+                let Some(arrival) = arrivals.pop_front() else { return };
                 live.busy += 1;
-                (live.host.clone(), live.slot, asked, reply)
+                (live.host.clone(), live.slot, arrival)
             };
-            host.start_fetch(Some((self, slot)), asked, reply);
+            match arrival {
+                Arrival::Fetch(asked, reply) => {
+                    host.start_fetch(Some((self, slot)), *asked, reply);
+                }
+                Arrival::Alarm { scheduled_ms, retries } => {
+                    host.start_alarm(self, slot, scheduled_ms, retries);
+                }
+            }
         }
     }
 
@@ -324,6 +376,16 @@ impl Cell {
             std::mem::take(&mut live.parked)
         };
         host.requeue(parked);
+    }
+}
+
+/// Tells those who wait that there is nothing for them. An alarm is owed all the same.
+fn fail(arrivals: VecDeque<Arrival>, why: &Failure) {
+    for arrival in arrivals {
+        match arrival {
+            Arrival::Fetch(_, reply) => reply.send(Err(why.clone())),
+            Arrival::Alarm { .. } => {}
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use celld_core::plan::LtxFile;
 use celld_core::proof;
 use celld_core::time::{Mono, Wall};
 use celld_core::txid::Txid;
+use celld_core::wake::cover;
 use celld_rt as rt;
 use celld_v8host::{Failure, HostCall};
 
@@ -21,24 +22,33 @@ impl Cell {
     /// A turn of this cell has written: its transaction ends, its commit goes its way.
     pub fn end_turn(self: &Rc<Self>, host: &Rc<Host>) {
         let mut effects = Vec::new();
+        let mut covered = Vec::new();
         let ended = {
             let mut state = self.state.borrow_mut();
             let Phase::Live(live) = &mut state.phase else { return };
             debug_assert!(Rc::ptr_eq(&live.host, host));
-            match live.database.end_turn() {
-                Ok(_) => match live.store.commit_boundary() {
-                    Some(txid) => {
-                        let event = proof::Event::Committed(txid);
-                        live.proof.on_event(now(), event, &mut effects);
-                        Ok(())
+            live.database.end_turn().map(|_| {
+                let alarm = live.database.take_alarm_change();
+                if let Some(txid) = live.store.commit_boundary() {
+                    if let Some(alarm) = alarm {
+                        let due = alarm.map(|alarm| Wall::from_millis(alarm.due_ms));
+                        let event = cover::Event::Changed(txid, due);
+                        live.cover.on_event(now(), event, &mut covered);
                     }
-                    None => Ok(()),
-                },
-                Err(error) => Err(error),
-            }
+                    let event = proof::Event::Committed(txid);
+                    live.proof.on_event(now(), event, &mut effects);
+                }
+                alarm
+            })
         };
         match ended {
-            Ok(()) => self.perform_proof(effects),
+            Ok(alarm) => {
+                self.perform_cover(covered);
+                self.perform_proof(effects);
+                if let Some(alarm) = alarm {
+                    self.alarm_changed(alarm);
+                }
+            }
             Err(error) => {
                 let text = format!("the transaction could not be committed: {error}");
                 self.reset(&Failure { durable_object_reset: true, ..failure("Error", text) });
@@ -78,7 +88,7 @@ impl Cell {
         self.perform_proof(effects);
     }
 
-    fn perform_proof(self: &Rc<Self>, effects: Vec<proof::Effect>) {
+    pub(super) fn perform_proof(self: &Rc<Self>, effects: Vec<proof::Effect>) {
         for effect in effects {
             match effect {
                 proof::Effect::Upload { .. } => self.upload(),
@@ -164,15 +174,10 @@ impl Cell {
         });
     }
 
+    /// The proof is there; the gate opens when the alarm is covered too.
     fn proven(self: &Rc<Self>, txid: Txid) {
-        let mut effects = Vec::new();
-        let host = {
-            let mut state = self.state.borrow_mut();
-            let Phase::Live(live) = &mut state.phase else { return };
-            live.gate.durable(txid, &mut effects);
-            live.host.clone()
-        };
-        perform_gate(&host, effects);
+        let life = self.state.borrow().life;
+        self.cover_event(life, cover::Event::Proven(txid));
         self.move_if_idle();
         self.rest_if_idle();
     }

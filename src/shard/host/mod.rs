@@ -181,6 +181,19 @@ impl Host {
         self.deliver(Input::Scheduled { event, cron, scheduled_time });
     }
 
+    /// Starts `alarm()` of a cell. Ends in `Cell::alarm_ended`.
+    pub fn start_alarm(
+        self: &Rc<Self>,
+        cell: &Rc<Cell>,
+        slot: CellSlot,
+        scheduled_ms: u64,
+        retries: u32,
+    ) {
+        let event = self.open_event(Some(cell.clone()), Reply::Nobody);
+        let input = Input::Alarm { event, cell: slot, scheduled_ms, retries };
+        self.queue(Queued { gate: Some((slot, None)), origin: None, input });
+    }
+
     /// Gives a cell a slot here.
     pub fn reserve_slot(&self, cell: &Rc<Cell>) -> CellSlot {
         let slot = CellSlot(self.next_slot.get());
@@ -368,7 +381,9 @@ impl Host {
     fn culprit(&self, input: &Input) -> Option<(EventId, Option<CellSlot>)> {
         match input {
             Input::Fetch { event, cell, .. } => Some((*event, *cell)),
-            Input::OpenCell { event, cell, .. } => Some((*event, Some(*cell))),
+            Input::OpenCell { event, cell, .. } | Input::Alarm { event, cell, .. } => {
+                Some((*event, Some(*cell)))
+            }
             Input::Scheduled { event, .. } | Input::Disconnected { event } => Some((*event, None)),
             Input::Pull { stream } | Input::Cancel { stream, .. } => {
                 self.table.borrow().sinks.get(stream).map(|(_, event)| (*event, None))

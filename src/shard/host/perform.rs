@@ -24,7 +24,8 @@ impl Host {
                 origin.cell
             }
             HostCall::Chunk { origin, .. } => origin.cell,
-            HostCall::Opened { .. }
+            HostCall::AlarmEnded { .. }
+            | HostCall::Opened { .. }
             | HostCall::Done { .. }
             | HostCall::Abandon { .. }
             | HostCall::SetTimer { .. }
@@ -92,6 +93,9 @@ impl Host {
     /// Calls that nobody outside can observe.
     fn perform_inside(self: &Rc<Self>, call: HostCall) {
         match call {
+            HostCall::AlarmEnded { cell, result, .. } => {
+                self.with_cell(cell, |cell| cell.alarm_ended(result));
+            }
             HostCall::Opened { cell, result } => {
                 let event = self.table.borrow_mut().opening.remove(&cell);
                 self.with_cell(cell, |cell| cell.opened(self, result));

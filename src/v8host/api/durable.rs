@@ -5,12 +5,13 @@ use std::rc::Rc;
 
 use v8::{FunctionCallbackArguments, Local, PinScope, ReturnValue};
 
+use crate::compatibility;
 use crate::convert;
 use crate::host::CellSlot;
 use crate::op;
 use crate::ops::Op;
 use crate::state::RealmState;
-use crate::storage::{Database, DbError, SavepointId, SavepointKind};
+use crate::storage::{AlarmFate, Database, DbError, SavepointId, SavepointKind};
 
 /// The native functions of this file.
 pub const OPS: &[Op] = &[
@@ -134,7 +135,12 @@ fn db_size(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: Return
 /// `db_delete_all(cell)`
 fn db_delete_all(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnValue) {
     let Some(database) = database(scope, &args) else { return };
-    if let Err(error) = database.delete_all() {
+    let fate = if database.state.script.has(compatibility::DELETE_ALL_DELETES_ALARM) {
+        AlarmFate::Deleted
+    } else {
+        AlarmFate::Kept
+    };
+    if let Err(error) = database.delete_all(fate) {
         throw(scope, &error);
     }
 }

@@ -310,7 +310,7 @@ fn uncaught(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnVa
     state.push(HostCall::Uncaught { origin, failure });
 }
 
-fn event_and_cell(
+pub(super) fn event_and_cell(
     scope: &mut PinScope,
     args: &FunctionCallbackArguments,
 ) -> Option<(EventId, Option<CellSlot>)> {

@@ -1,5 +1,6 @@
 //! Native functions of the Workers APIs: one file for each API, gathered in [`ALL`].
 
+pub mod alarm;
 pub mod crypto;
 pub mod durable;
 pub mod encoding;
@@ -17,6 +18,7 @@ use crate::ops::Op;
 /// Every list of native functions.
 pub(crate) const ALL: &[&[Op]] = &[
     host::OPS,
+    alarm::OPS,
     crypto::OPS,
     durable::OPS,
     encoding::OPS,

@@ -489,6 +489,8 @@ rt.cells = cells;
 rt.cellState = {
   section,
   cellOf,
+  /** `ctx.id.name`. */
+  nameOf: (cell) => ids.name(cell.ctx.id),
   isState: (value) => isObject(value) && value instanceof DurableObjectState,
   State: DurableObjectState,
 };

@@ -104,10 +104,6 @@ function listValues(slot, options, where) {
   return mapOf(listFlat(slot, list, list.limit));
 }
 
-function notYet(member) {
-  throw new Error(`${member}() is not implemented in celld yet.`);
-}
-
 const NO_HISTORY = 'This Durable Object\'s storage back-end does not implement point-in-time recovery.';
 
 // --- Transactions.
@@ -184,19 +180,22 @@ class DurableObjectTransaction {
     ops.tx_rollback(transaction.slot, transaction.id);
   }
 
-  async getAlarm() {
-    inner(this);
-    notYet('getAlarm');
+  async getAlarm(options = undefined) {
+    const transaction = inner(this);
+    transaction.check('getAlarm');
+    return rt.alarms.get(transaction.slot, options, 'DurableObjectTransaction');
   }
 
-  async setAlarm() {
-    inner(this);
-    notYet('setAlarm');
+  async setAlarm(time, options = undefined) {
+    const transaction = inner(this);
+    transaction.check('setAlarm');
+    rt.alarms.set(transaction.slot, time, options, 'DurableObjectTransaction');
   }
 
-  async deleteAlarm() {
-    inner(this);
-    notYet('deleteAlarm');
+  async deleteAlarm(options = undefined) {
+    const transaction = inner(this);
+    transaction.check('deleteAlarm');
+    rt.alarms.remove(transaction.slot, options, 'DurableObjectTransaction');
   }
 }
 rt.webidl.arity(DurableObjectTransaction.prototype.put, 1);
@@ -413,19 +412,16 @@ class DurableObjectStorage {
     return rt.calls.wait(ops.sync(slotOf(this)));
   }
 
-  async getAlarm() {
-    slotOf(this);
-    notYet('getAlarm');
+  async getAlarm(options = undefined) {
+    return rt.alarms.get(slotOf(this), options, STORAGE);
   }
 
-  async setAlarm() {
-    slotOf(this);
-    notYet('setAlarm');
+  async setAlarm(time, options = undefined) {
+    rt.alarms.set(slotOf(this), time, options, STORAGE);
   }
 
-  async deleteAlarm() {
-    slotOf(this);
-    notYet('deleteAlarm');
+  async deleteAlarm(options = undefined) {
+    rt.alarms.remove(slotOf(this), options, STORAGE);
   }
 
   async getCurrentBookmark() {

@@ -4,7 +4,7 @@
 
 use rusqlite::ffi;
 
-use super::{Database, DbError, Value};
+use super::{Database, DbError, Table, Value};
 
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 2_048;
@@ -73,7 +73,7 @@ impl Database {
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>, DbError> {
         check_key(key)?;
-        if !self.has_kv()? {
+        if !self.has_table(Table::Kv)? {
             return Ok(None);
         }
         let mut statement = self.own(&self.own.get, "SELECT value FROM _cf_KV WHERE key = ?")?;
@@ -95,12 +95,12 @@ impl Database {
         check_key(key)?;
         check_value(value.len())?;
         self.begin_write()?;
-        if !self.has_kv()? {
+        if !self.has_table(Table::Kv)? {
             self.execute_own(
                 "CREATE TABLE _cf_KV (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID",
             )
             .map_err(|error| self.note_failure(error))?;
-            self.has_kv.set(Some(true));
+            self.set_has_table(Table::Kv);
         }
         const SQL: &str =
             "INSERT INTO _cf_KV VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value";
@@ -122,7 +122,7 @@ impl Database {
     /// SQLite's, or the key is too long.
     pub fn kv_delete(&self, key: &str) -> Result<bool, DbError> {
         check_key(key)?;
-        if !self.has_kv()? {
+        if !self.has_table(Table::Kv)? {
             return Ok(false);
         }
         self.begin_write()?;
@@ -148,7 +148,7 @@ impl Database {
         list: &List,
         mut read: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), DbError> {
-        if !self.has_kv()? || list.limit == Some(0) {
+        if !self.has_table(Table::Kv)? || list.limit == Some(0) {
             return Ok(());
         }
         let sql = match (list.end.is_some(), list.reverse) {
@@ -191,19 +191,6 @@ impl Database {
         };
         self.own_cache.borrow_mut().put(text, statement);
         result
-    }
-
-    /// Whether `_cf_KV` exists. Looked up once; a rollback makes it unknown again.
-    fn has_kv(&self) -> Result<bool, DbError> {
-        self.check_broken()?;
-        if let Some(known) = self.has_kv.get() {
-            return Ok(known);
-        }
-        let known = !self
-            .names("SELECT name FROM sqlite_master WHERE type = 'table' AND name = '_cf_KV'")?
-            .is_empty();
-        self.has_kv.set(Some(known));
-        Ok(known)
     }
 }
 

@@ -5,7 +5,9 @@
 //! is ours (`guard.rs`). An open cursor never stands in the way of a write or a commit.
 //! Units: bytes. Source: behaviour of workerd's `storage` (WORKERS_API 1.3, 2.2, 3.3).
 
+mod alarm;
 mod cursor;
+mod delete_all;
 mod error;
 mod guard;
 mod kv;
@@ -21,8 +23,11 @@ use std::rc::Rc;
 
 use rusqlite::{Connection, ffi};
 
+use alarm::AlarmState;
+pub use alarm::StoredAlarm;
 use cursor::Cursors;
 pub use cursor::{CursorId, Fetched, Row};
+pub use delete_all::AlarmFate;
 pub use error::DbError;
 use guard::{Guard, Trust};
 pub use kv::{KEY_BYTES_MAX, KEYS_MAX, List, VALUE_BYTES_MAX};
@@ -43,12 +48,35 @@ pub struct Database {
     own: Own,
     turn: TurnState,
     dropped: DroppedCursors,
-    /// Whether `_cf_KV` exists; `None` when it must be looked up.
-    has_kv: Cell<Option<bool>>,
+    alarm: AlarmState,
+    /// Which tables of ours exist; `None` when it must be looked up.
+    tables: Cell<Option<Tables>>,
     db: *mut ffi::sqlite3,
     #[expect(dead_code, reason = "owns what `db` points to")]
     conn: Connection,
     guard: Box<Guard>,
+}
+
+/// A table of ours, made by the first write to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Table {
+    Kv,
+    Alarm,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tables {
+    kv: bool,
+    alarm: bool,
+}
+
+impl Tables {
+    fn of(&mut self, table: Table) -> &mut bool {
+        match table {
+            Table::Kv => &mut self.kv,
+            Table::Alarm => &mut self.alarm,
+        }
+    }
 }
 
 /// Cursors that JavaScript has let go. Its finalisers run in the middle of anything, so they only
@@ -144,7 +172,8 @@ impl Database {
             dropped: Rc::default(),
             own: Own::default(),
             turn: TurnState::default(),
-            has_kv: Cell::new(None),
+            alarm: AlarmState::default(),
+            tables: Cell::new(None),
             db,
             conn,
             guard,
@@ -226,7 +255,7 @@ impl Database {
         let savepoint = self.end_inner(id)?;
         self.turn.wrote.set(savepoint.wrote);
         // The table may have been made inside.
-        self.has_kv.set(None);
+        self.tables.set(None);
         self.run(&self.own.rollback_to, "ROLLBACK TO _cf_savepoint")?;
         self.run(&self.own.release, "RELEASE _cf_savepoint")
     }
@@ -282,81 +311,28 @@ impl Database {
         result
     }
 
-    /// Drops every table, view, index and trigger, also `_cf_KV`, as part of the turn. Open
-    /// cursors end.
-    ///
-    /// # Errors
-    /// Inside a transaction; SQLite's otherwise, and then nothing is dropped.
-    pub fn delete_all(&self) -> Result<(), DbError> {
-        if self.in_savepoint() {
-            return Err(DbError::sql("Cannot call deleteAll() within a transaction"));
-        }
-        self.cursors
-            .borrow_mut()
-            .close_all("SQL cursor was closed because deleteAll() was called.");
-        if self.names("SELECT name FROM sqlite_master LIMIT 1")?.is_empty() {
-            return Ok(());
-        }
-        let savepoint = self.begin(SavepointKind::Sync)?;
-        self.turn.wrote.set(true);
-        let dropped = self.drop_everything();
-        match dropped {
-            Ok(()) => self.release(savepoint)?,
-            Err(_) => self.roll_back(savepoint)?,
-        }
-        self.has_kv.set(None);
-        self.cache.borrow_mut().clear();
-        dropped
-    }
-
-    fn drop_everything(&self) -> Result<(), DbError> {
-        // Rows that refer to each other over tables must not stop the drop. Unlike the pragma,
-        // this switch works inside a transaction.
-        self.foreign_keys(false)?;
-        let dropped = (|| {
-            for (kind, query) in [
-                ("VIEW", "SELECT name FROM sqlite_master WHERE type = 'view'"),
-                // Takes its shadow tables along.
-                (
-                    "TABLE",
-                    "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL%'",
-                ),
-                (
-                    "TABLE",
-                    "SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'sqlite_sequence'",
-                ),
-            ] {
-                for name in self.names(query)? {
-                    self.execute_own(&format!(
-                        "DROP {kind} IF EXISTS \"{}\"",
-                        name.replace('"', "\"\"")
-                    ))?;
-                }
+    /// Whether a table of ours exists. Looked up once; a rollback makes it unknown again.
+    fn has_table(&self, table: Table) -> Result<bool, DbError> {
+        self.check_broken()?;
+        let mut tables = match self.tables.get() {
+            Some(tables) => tables,
+            None => {
+                const SQL: &str = "SELECT name FROM sqlite_master \
+                    WHERE type = 'table' AND name IN ('_cf_KV', '_cf_ALARM')";
+                let names = self.names(SQL)?;
+                let has = |wanted: &str| names.iter().any(|name| name == wanted);
+                Tables { kv: has("_cf_KV"), alarm: has("_cf_ALARM") }
             }
-            // SQLite keeps this one; its rows are user data.
-            if !self
-                .names("SELECT name FROM sqlite_master WHERE name = 'sqlite_sequence'")?
-                .is_empty()
-            {
-                self.execute_own("DELETE FROM sqlite_sequence")?;
-            }
-            Ok(())
-        })();
-        self.foreign_keys(true)?;
-        dropped
-    }
-
-    fn foreign_keys(&self, on: bool) -> Result<(), DbError> {
-        // SAFETY: `db` is open; the switch takes an int and an optional out pointer.
-        let code = unsafe {
-            ffi::sqlite3_db_config(
-                self.db,
-                ffi::SQLITE_DBCONFIG_ENABLE_FKEY,
-                c_int::from(on),
-                ptr::null_mut::<c_int>(),
-            )
         };
-        self.check(code)
+        self.tables.set(Some(tables));
+        Ok(*tables.of(table))
+    }
+
+    fn set_has_table(&self, table: Table) {
+        if let Some(mut tables) = self.tables.get() {
+            *tables.of(table) = true;
+            self.tables.set(Some(tables));
+        }
     }
 
     fn names(&self, query: &str) -> Result<Vec<String>, DbError> {
@@ -392,12 +368,13 @@ impl Database {
     }
 
     fn commit(&self) -> Result<(), DbError> {
+        self.note_alarm_commit()?;
         if let Err(error) = self.run(&self.own.commit, "COMMIT") {
             let reason = format!("The writes of this turn could not be committed: {error}");
             // Fails when SQLite has rolled back already, which is what it is for.
             let _ = self.run(&self.own.rollback, "ROLLBACK");
             self.turn.open.set(false);
-            self.has_kv.set(None);
+            self.tables.set(None);
             *self.turn.broken.borrow_mut() = Some(reason.clone());
             return Err(DbError::Broken(reason));
         }
@@ -424,7 +401,7 @@ impl Database {
         }
         let reason = format!("SQLite rolled back all writes of this turn: {error}");
         self.turn.savepoints.borrow_mut().clear();
-        self.has_kv.set(None);
+        self.tables.set(None);
         *self.turn.broken.borrow_mut() = Some(reason.clone());
         DbError::Broken(reason)
     }

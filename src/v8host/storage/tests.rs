@@ -541,7 +541,7 @@ fn a_failing_statement_leaves_the_rest_of_the_turn_alone() {
 #[test]
 fn delete_all_drops_everything_in_one_go() {
     let db = database();
-    db.delete_all().unwrap();
+    db.delete_all(AlarmFate::Deleted).unwrap();
     assert!(!db.needs_end_turn(), "there was nothing to delete");
     db.kv_put("a", b"1").unwrap();
     run(
@@ -556,7 +556,7 @@ fn delete_all_drops_everything_in_one_go() {
     run(&db, "CREATE TRIGGER tr AFTER INSERT ON c BEGIN DELETE FROM p; END");
     db.end_turn().unwrap();
     let cursor = run(&db, "SELECT name FROM sqlite_master").cursor.unwrap();
-    db.delete_all().unwrap();
+    db.delete_all(AlarmFate::Deleted).unwrap();
     assert!(rest(&db, cursor).unwrap_err().to_string().contains("deleteAll()"));
     assert!(db.end_turn().unwrap());
     assert_eq!(column(&db, "SELECT name FROM sqlite_master WHERE name <> 'sqlite_sequence'"), []);
@@ -566,7 +566,7 @@ fn delete_all_drops_everything_in_one_go() {
     assert!(db.end_turn().unwrap());
     let savepoint = db.begin(SavepointKind::Sync).unwrap();
     assert_eq!(
-        db.delete_all().unwrap_err().to_string(),
+        db.delete_all(AlarmFate::Deleted).unwrap_err().to_string(),
         "Cannot call deleteAll() within a transaction"
     );
     db.release(savepoint).unwrap();
@@ -606,6 +606,57 @@ fn the_size_counts_pages_in_use() {
     run(&db, "CREATE TABLE t (a); INSERT INTO t VALUES (zeroblob(100000))");
     let full = db.size().unwrap();
     assert!(full >= 100_000 && full.is_multiple_of(4096), "{full}");
-    db.delete_all().unwrap();
+    db.delete_all(AlarmFate::Deleted).unwrap();
     assert!(db.size().unwrap() < full);
+}
+
+#[test]
+fn an_alarm_is_told_after_the_commit_that_set_it_and_not_before() {
+    let db = database();
+    assert_eq!(db.alarm().unwrap(), None);
+    db.set_alarm(5_000, Some("a")).unwrap();
+    assert_eq!(db.take_alarm_change(), None);
+    db.end_turn().unwrap();
+    let set = StoredAlarm { scheduled_ms: 5_000, due_ms: 5_000, retries: 0 };
+    assert_eq!(db.take_alarm_change(), Some(Some(set)));
+    assert_eq!(db.take_alarm_change(), None, "it is told once");
+    assert_eq!(db.alarm_name().unwrap().as_deref(), Some("a"));
+    // A transaction that is open hides what it does from the shard.
+    let open = db.begin(SavepointKind::Async).unwrap();
+    db.delete_alarm().unwrap();
+    db.end_turn().unwrap();
+    assert_eq!(db.take_alarm_change(), None);
+    db.roll_back(open).unwrap();
+    db.end_turn().unwrap();
+    assert_eq!(db.take_alarm_change().unwrap_or(Some(set)), Some(set));
+    db.delete_alarm().unwrap();
+    db.end_turn().unwrap();
+    assert_eq!(db.take_alarm_change(), Some(None));
+}
+
+#[test]
+fn the_alarm_that_runs_is_hidden_until_another_one_is_set() {
+    let db = database();
+    db.set_alarm(5_000, None).unwrap();
+    db.begin_alarm_run().unwrap();
+    assert_eq!(db.visible_alarm().unwrap(), None);
+    assert!(db.alarm().unwrap().is_some(), "it is owed");
+    let savepoint = db.begin(SavepointKind::Sync).unwrap();
+    // Also when it is the same time.
+    db.set_alarm(5_000, None).unwrap();
+    assert_eq!(db.visible_alarm().unwrap(), Some(5_000));
+    db.roll_back(savepoint).unwrap();
+    assert_eq!(db.visible_alarm().unwrap(), None);
+    db.delete_alarm().unwrap();
+    db.set_alarm(6_000, None).unwrap();
+    assert_eq!(db.visible_alarm().unwrap(), Some(6_000));
+    db.end_turn().unwrap();
+    db.take_alarm_change();
+    // What the shard writes is no change of the cell's own.
+    let retry = StoredAlarm { scheduled_ms: 6_000, due_ms: 8_000, retries: 1 };
+    db.end_alarm_run();
+    db.store_alarm(Some(retry)).unwrap();
+    db.end_turn().unwrap();
+    assert_eq!((db.take_alarm_change(), db.alarm().unwrap()), (None, Some(retry)));
+    assert_eq!(db.visible_alarm().unwrap(), Some(6_000));
 }

@@ -9,13 +9,16 @@
 //! - `http://harness.test/logs` and `/uncaught`: what was reported so far, and forgets it;
 //!   `/evict`: closes every cell; `/scheduled?cron=…`: runs `scheduled`.
 
+mod alarms;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
+use alarms::Due;
 use bytes::Bytes;
 use celld_v8host::host::{
     Answer, Body, CallId, CellSlot, EventId, Failure, HostCall, Input, LogLevel, OpenCell, Request,
-    Response, SectionId, StreamId, Target, TimerId, Turn,
+    Response, SectionId, StreamId, Target, Turn,
 };
 use celld_v8host::{Database, Realm};
 use http::{HeaderMap, HeaderValue, Method};
@@ -44,8 +47,11 @@ enum Source {
 }
 
 struct Cell {
+    target: Target,
     slot: CellSlot,
     open: bool,
+    /// `alarm()` runs, with so many failures before.
+    alarm: Option<u32>,
     sections: Vec<SectionId>,
     /// Requests that wait for the input gate.
     waiting: VecDeque<Input>,
@@ -61,7 +67,7 @@ pub struct Host {
     pub logs: Vec<(LogLevel, String)>,
     pub uncaught: Vec<Failure>,
     queue: VecDeque<Input>,
-    timers: BTreeMap<(u64, u64), TimerId>,
+    timers: BTreeMap<(u64, u64), Due>,
     events: HashMap<EventId, Waiter>,
     cells: HashMap<(String, String), Cell>,
     sinks: HashMap<StreamId, Sink>,
@@ -127,16 +133,24 @@ impl Host {
         let input = match self.queue.pop_front() {
             Some(input) => input,
             None => match self.timers.pop_first() {
-                Some(((due, _), timer)) => {
-                    self.now = self.now.max(due as f64);
-                    Input::Timer { timer }
+                Some(((at, _), due)) => {
+                    self.now = self.now.max(at as f64);
+                    match due {
+                        Due::Timer(timer) => Input::Timer { timer },
+                        Due::Alarm(key) => {
+                            self.alarm_due(&key);
+                            return true;
+                        }
+                    }
                 }
                 None => return false,
             },
         };
         let input = match input {
             // The input gate has closed since the request was let in.
-            Input::Fetch { cell: Some(slot), .. } if self.is_blocked(slot) => {
+            Input::Fetch { cell: Some(slot), .. } | Input::Alarm { cell: slot, .. }
+                if self.is_blocked(slot) =>
+            {
                 self.cell(slot).waiting.push_back(input);
                 return true;
             }
@@ -147,12 +161,11 @@ impl Host {
         match turn {
             Turn::Ended { wrote } => {
                 for slot in wrote {
-                    let cell = self
-                        .cells
-                        .values()
-                        .find(|cell| cell.slot == slot)
-                        .expect("a cell that is open");
-                    cell.database.end_turn().expect("the transaction of the turn commits");
+                    self.cell(slot)
+                        .database
+                        .end_turn()
+                        .expect("the transaction of the turn commits");
+                    self.alarm_changed(slot);
                 }
             }
             Turn::Terminated(why) => self.uncaught.push(Failure::new("Error", format!("{why:?}"))),
@@ -166,6 +179,7 @@ impl Host {
     fn perform(&mut self, call: HostCall) {
         match call {
             HostCall::Respond { event, response, .. } => self.respond(event, response),
+            HostCall::AlarmEnded { cell, result, .. } => self.alarm_ended(cell, result),
             HostCall::Opened { cell, result } => self.opened(cell, result),
             HostCall::Done { event } => {
                 if let Some(Waiter::Scheduled(call)) = self.events.remove(&event) {
@@ -178,9 +192,11 @@ impl Host {
             }
             HostCall::Abandon { .. } => {}
             HostCall::SetTimer { timer, delay_ms, .. } => {
-                self.timers.insert((self.now as u64 + delay_ms, timer.0), timer);
+                self.timers.insert((self.now as u64 + delay_ms, timer.0), Due::Timer(timer));
             }
-            HostCall::ClearTimer { timer } => self.timers.retain(|_, other| *other != timer),
+            HostCall::ClearTimer { timer } => {
+                self.timers.retain(|_, other| *other != Due::Timer(timer))
+            }
             HostCall::Pull { stream, .. } => self.pull(stream),
             HostCall::Cancel { stream } => {
                 if let Some(Source::Relay(from)) = self.sources.remove(&stream) {
@@ -397,6 +413,13 @@ impl Host {
         request.body = self.relay(std::mem::take(&mut request.body));
         let event = EventId(self.number());
         self.events.insert(event, Waiter::Call(call));
+        let slot = self.open(target);
+        self.cell(slot).waiting.push_back(Input::Fetch { event, cell: Some(slot), request });
+        self.let_in(slot);
+    }
+
+    /// The slot of a cell, which is opened if it is not.
+    fn open(&mut self, target: &Target) -> CellSlot {
         let key = (target.namespace.clone(), target.id.clone());
         if !self.cells.get(&key).is_some_and(|cell| cell.open) {
             let number = self.number();
@@ -417,13 +440,18 @@ impl Host {
             let sections = vec![SectionId(u64::MAX)];
             self.cells.insert(
                 key.clone(),
-                Cell { slot, open: true, sections, waiting: VecDeque::new(), database },
+                Cell {
+                    target: target.clone(),
+                    slot,
+                    open: true,
+                    alarm: None,
+                    sections,
+                    waiting: VecDeque::new(),
+                    database,
+                },
             );
         }
-        let cell = self.cells.get_mut(&key).expect("inserted above");
-        cell.waiting.push_back(Input::Fetch { event, cell: Some(cell.slot), request });
-        let slot = cell.slot;
-        self.let_in(slot);
+        self.cells[&key].slot
     }
 
     fn is_blocked(&self, slot: CellSlot) -> bool {

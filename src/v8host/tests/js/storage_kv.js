@@ -231,7 +231,6 @@ inCell('options are accepted and what is missing says so', async (s) => {
   assertEquals(await s.get('a', { allowConcurrency: true, noCache: true }), 1);
   assertEquals((await s.list({ allowConcurrency: true, noCache: true })).size, 2);
   await s.sync();
-  for (const name of ['getAlarm', 'setAlarm', 'deleteAlarm']) await assertRejects(() => s[name](Date.now()), Error, `${name}() is not implemented in celld yet.`);
   for (const name of ['getCurrentBookmark', 'getBookmarkForTime', 'onNextSessionRestoreBookmark']) {
     await assertRejects(() => s[name](Date.now()), Error, /does not implement point-in-time recovery/);
   }

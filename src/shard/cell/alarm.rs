@@ -1,0 +1,212 @@
+//! The alarm of a cell: `core::alarm` is told what the database and the clocks say, and what it
+//! wants is done.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use celld_core::alarm::{Effect, End, Event, Stored};
+use celld_core::proof;
+use celld_core::time::{Mono, Wall};
+use celld_core::wake::cover;
+use celld_rt as rt;
+use celld_v8host::{Failure, StoredAlarm};
+
+use super::{Arrival, Cell, Live, Phase};
+use crate::body::failure;
+use crate::shard::{now, random, wall};
+
+/// As on Cloudflare.
+const RUN_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// What a cell leaves undone of its alarm when it is reset while that runs: the row still is
+/// `before`, and is to become `after`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owed {
+    before: Stored,
+    after: Option<Stored>,
+}
+
+impl Owed {
+    /// What is to be written into a database that has `stored`, if anything.
+    pub fn settle(self, stored: Option<Stored>) -> Option<Option<Stored>> {
+        (stored == Some(self.before)).then_some(self.after)
+    }
+}
+
+pub(crate) fn stored_of(row: StoredAlarm) -> Stored {
+    let StoredAlarm { scheduled_ms, due_ms, retries } = row;
+    let (scheduled, due) = (Wall::from_millis(scheduled_ms), Wall::from_millis(due_ms));
+    Stored { scheduled, due, retries }
+}
+
+pub(crate) fn row_of(stored: Stored) -> StoredAlarm {
+    let Stored { scheduled, due, retries } = stored;
+    StoredAlarm { scheduled_ms: scheduled.as_millis(), due_ms: due.as_millis(), retries }
+}
+
+impl Cell {
+    /// The constructor has run: the alarm of the database may run now. Does so once in a life.
+    pub(super) fn begin_alarm(self: &Rc<Self>) {
+        let (life, restored) = {
+            let mut state = self.state.borrow_mut();
+            let life = state.life;
+            let Phase::Live(live) = &mut state.phase else { return };
+            (life, live.restored.take())
+        };
+        if let Some(restored) = restored {
+            self.alarm_event(life, Event::Restored(restored));
+        }
+    }
+
+    /// Writes what an earlier life owed, before the constructor runs.
+    pub(super) fn settle_alarm(self: &Rc<Self>, after: Option<Stored>) {
+        if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
+            live.restored = Some(after);
+        }
+        self.store_alarm(after);
+    }
+
+    /// A commit of JavaScript has set or deleted the alarm.
+    pub(super) fn alarm_changed(self: &Rc<Self>, row: Option<StoredAlarm>) {
+        let life = self.state.borrow().life;
+        self.alarm_event(life, Event::Changed(row.map(|row| Wall::from_millis(row.scheduled_ms))));
+    }
+
+    /// `alarm()` has ended.
+    pub fn alarm_ended(self: &Rc<Self>, result: Result<(), Failure>) {
+        let (life, is_running) = {
+            let state = self.state.borrow();
+            let Phase::Live(live) = &state.phase else { return };
+            (state.life, live.alarm.is_running())
+        };
+        if !is_running {
+            return;
+        }
+        let end = match result {
+            Ok(()) => End::Done,
+            Err(why) => {
+                eprintln!("Uncaught {} (in alarm)\n{}", why, why.stack);
+                End::Threw { draw: draw() }
+            }
+        };
+        self.alarm_event(life, Event::Ended(end));
+    }
+
+    fn alarm_event(self: &Rc<Self>, life: u64, event: Event) {
+        let mut effects = Vec::new();
+        {
+            let mut state = self.state.borrow_mut();
+            if state.life != life {
+                return;
+            }
+            let Phase::Live(live) = &mut state.phase else { return };
+            live.alarm.on_event(now(), wall(), event, &mut effects);
+        }
+        for effect in effects {
+            match effect {
+                Effect::Run { scheduled, retries } => self.run_alarm(scheduled, retries),
+                Effect::Store(stored) => self.store_alarm(stored),
+                Effect::GaveUp(alarm) => self.gave_up(alarm),
+                Effect::SetTimer(at) => self.set_alarm_timer(life, at),
+            }
+        }
+    }
+
+    fn gave_up(&self, alarm: Stored) {
+        let Self { id, .. } = self;
+        let retries = alarm.retries;
+        eprintln!("celld: cell {id}: its alarm is given up after {retries} retries");
+    }
+
+    fn run_alarm(self: &Rc<Self>, scheduled: Wall, retries: u32) {
+        let (life, run) = {
+            let mut state = self.state.borrow_mut();
+            let scheduled_ms = scheduled.as_millis();
+            state.arrivals.push_back(Arrival::Alarm { scheduled_ms, retries });
+            let life = state.life;
+            let Phase::Live(live) = &mut state.phase else { return };
+            live.was_used = true;
+            live.alarm_runs += 1;
+            (life, live.alarm_runs)
+        };
+        self.deliver_arrivals();
+        let cell = Rc::downgrade(self);
+        rt::spawn(async move {
+            rt::sleep(RUN_LIMIT).await;
+            let Some(cell) = cell.upgrade() else { return };
+            let still_runs = {
+                let state = cell.state.borrow();
+                let Phase::Live(live) = &state.phase else { return };
+                state.life == life && live.alarm_runs == run && live.alarm.is_running()
+            };
+            if still_runs {
+                let text =
+                    "Alarm exceeded its allowed execution time. The Durable Object was reset.";
+                cell.reset(&Failure { durable_object_reset: true, ..failure("Error", text) });
+            }
+        });
+    }
+
+    /// Writes what follows from the end of a run, as a commit of its own.
+    fn store_alarm(self: &Rc<Self>, stored: Option<Stored>) {
+        let mut effects = Vec::new();
+        let mut covered = Vec::new();
+        let written = {
+            let mut state = self.state.borrow_mut();
+            let Phase::Live(live) = &mut state.phase else { return };
+            let written = live
+                .database
+                .store_alarm(stored.map(row_of))
+                .and_then(|()| live.database.end_turn());
+            if let Some(txid) = live.store.commit_boundary() {
+                let due = stored.map(|stored| stored.due);
+                live.cover.on_event(now(), cover::Event::Changed(txid, due), &mut covered);
+                live.proof.on_event(now(), proof::Event::Committed(txid), &mut effects);
+            }
+            written
+        };
+        if let Err(error) = written {
+            let text = format!("what follows from an alarm could not be written: {error}");
+            return self.reset(&Failure { durable_object_reset: true, ..failure("Error", text) });
+        }
+        self.perform_cover(covered);
+        self.perform_proof(effects);
+    }
+
+    fn set_alarm_timer(self: &Rc<Self>, life: u64, at: Mono) {
+        let cell = Rc::downgrade(self);
+        rt::spawn(async move {
+            let wait = at.since(now()).as_micros();
+            rt::sleep(Duration::from_micros(wait)).await;
+            if let Some(cell) = cell.upgrade() {
+                cell.alarm_event(life, Event::TimerFired);
+            }
+        });
+    }
+}
+
+/// The cell leaves memory in the middle of things. When its alarm is due then, and what is owed
+/// should it run now.
+pub(super) fn cut_off(live: &mut Live, why: &Failure) -> (Option<Wall>, Option<Owed>) {
+    let before = live.alarm.stored();
+    let mut owed = None;
+    if let (Some(before), true) = (before, live.alarm.is_running()) {
+        let draw = draw();
+        // What may be retried elsewhere was not the cell's own fault.
+        let end = if why.retryable { End::Interrupted { draw } } else { End::Threw { draw } };
+        let mut effects = Vec::new();
+        live.alarm.on_event(now(), wall(), Event::Ended(end), &mut effects);
+        let stored = effects.into_iter().find_map(|effect| match effect {
+            Effect::Store(after) => Some(after),
+            Effect::Run { .. } | Effect::GaveUp(_) | Effect::SetTimer(_) => None,
+        });
+        owed = stored.map(|after| Owed { before, after });
+    }
+    // Before the constructor has run the machine knows of no alarm.
+    let restored = live.restored.flatten();
+    (live.alarm.stored().or(restored).map(|alarm| alarm.due), owed)
+}
+
+fn draw() -> u32 {
+    u32::try_from(random() & u128::from(u32::MAX)).expect("32 bits")
+}

@@ -1,0 +1,69 @@
+// Cells whose alarms are heard outside, without anybody calling the cell.
+//
+//   POST /<cell>/set?in=MS&tell=URL&mode=M   sets the alarm; answers with its time
+//   POST /<cell>/sets?in=MS&count=N          N cells <cell>-0 .. at once, with the same tell
+//   POST /<cell>/delete                      deletes it
+//   GET  /<cell>/alarm                       what getAlarm() shows
+//   GET  /<cell>/runs                        how many runs have ended
+//
+// A run asks `<tell>?cell=<name>&retry=<retryCount>`. Modes: `once`; `throw` every time; `again` sets the
+// next alarm from the alarm; `spin` burns its CPU time.
+
+import { DurableObject } from "cloudflare:workers";
+
+export class Cell extends DurableObject {
+  async fetch(request) {
+    const { pathname, searchParams } = new URL(request.url);
+    const { storage } = this.ctx;
+    switch (`${request.method} ${pathname.slice(pathname.indexOf("/", 1))}`) {
+      case "POST /set": {
+        storage.kv.put("tell", searchParams.get("tell"));
+        storage.kv.put("mode", searchParams.get("mode") ?? "once");
+        const time = Date.now() + Number(searchParams.get("in"));
+        await storage.setAlarm(time);
+        return new Response(`${time}`);
+      }
+      case "POST /delete":
+        await storage.deleteAlarm();
+        return new Response("deleted");
+      case "GET /alarm":
+        return new Response(`${await storage.getAlarm()}`);
+      case "GET /runs":
+        return new Response(`${storage.kv.get("runs") ?? 0}`);
+      default:
+        return new Response("no such action\n", { status: 404 });
+    }
+  }
+
+  async alarm(info) {
+    const { storage } = this.ctx;
+    const mode = storage.kv.get("mode");
+    if (mode === "again") {
+      storage.kv.put("mode", "once");
+      await storage.setAlarm(Date.now() + 60_000);
+    }
+    const query = new URLSearchParams({ cell: this.ctx.id.name, retry: info.retryCount, scheduled: info.scheduledTime });
+    await fetch(`${storage.kv.get("tell")}?${query}`);
+    if (mode === "throw") throw new Error("this alarm always fails");
+    if (mode === "spin") for (;;);
+    storage.kv.put("runs", (storage.kv.get("runs") ?? 0) + 1);
+  }
+}
+
+export default {
+  async fetch(request, env) {
+    const url = new URL(request.url);
+    const [, cell, action] = url.pathname.split("/");
+    try {
+      if (action === "sets") {
+        url.pathname = `/${cell}/set`;
+        const count = Number(url.searchParams.get("count"));
+        const all = Array.from({ length: count }, (_, n) => env.CELLS.getByName(`${cell}-${n}`).fetch(url, { method: "POST" }));
+        return Response.json(await Promise.all(all.map(async (answer) => Number(await (await answer).text()))));
+      }
+      return await env.CELLS.getByName(cell).fetch(request);
+    } catch (error) {
+      return new Response(`${error}`, { status: error.retryable ? 503 : 500 });
+    }
+  },
+};
