@@ -68,7 +68,7 @@ pub enum Lane {
 /// How long a verb may take, and how often it may be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Of the whole verb.
+    /// Of the whole verb; of each part of an object that is too large for one request.
     pub deadline: Duration,
     /// Of a verb that may be repeated. A conditional write is sent once, whatever this says.
     pub attempts: u32,

@@ -92,7 +92,6 @@ pub(crate) enum Code {
 
 /// The language of one kind of store. Keys are without the bucket's prefix, which the dialect adds
 /// and takes away.
-#[expect(dead_code, reason = "large objects are written in one piece so far")]
 pub(crate) trait Dialect: Send + Sync {
     /// Of all requests: `https://host[:port]`.
     fn origin(&self) -> &str;
@@ -123,7 +122,9 @@ pub(crate) trait Dialect: Send + Sync {
     /// The name of the upload that [`Dialect::begin`] began.
     fn upload(&self, body: &[u8]) -> Result<String, XmlFault>;
     /// What [`Dialect::complete`] wants of the answer to [`Dialect::part`].
-    fn part_tag(&self, head: &response::Parts, number: u32) -> Option<String>;
+    fn part_tag(&self, head: &response::Parts, upload: &str, number: u32) -> Option<String>;
+    /// The version that [`Dialect::complete`] made. `None`: the body has an error all the same.
+    fn completed(&self, head: &response::Parts, body: &[u8]) -> Option<Etag>;
     /// The answer to [`Dialect::list`]: keys without the bucket's prefix.
     fn listing(&self, body: &[u8]) -> Result<Listing, XmlFault>;
     /// What [`Dialect::delete_many`] could not delete: the name of the error of the first one.

@@ -12,6 +12,7 @@ mod attempt;
 mod clock;
 mod credentials;
 mod dialect;
+mod large;
 mod listing;
 mod metrics;
 mod object;

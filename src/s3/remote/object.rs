@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use celld_core::cas::{CasOutcome, Etag, Guard};
 use celld_core::retry::Retry;
 use celld_rt as rt;
@@ -14,6 +14,7 @@ use super::Call;
 use super::answer::{Answer, Failure, content_range};
 use super::attempt::{deadline_of, whole};
 use super::dialect::{Ask, Code, Part};
+use super::large::PART_BYTES;
 use super::metrics::Verb;
 use crate::error::StoreError;
 use crate::{GET_BYTES_MAX, Object};
@@ -28,10 +29,18 @@ const DELETE_KEYS_MAX: usize = 1_000;
 const DELETES_MAX: usize = 8;
 
 /// An answer to a ranged read.
-enum Ranged {
-    Bytes(Bytes),
+pub(super) enum Ranged {
+    /// All of them, the version that they are of, and its length.
+    Bytes(Bytes, Option<Etag>, u64),
     /// The object has fewer bytes: so many.
     Short(u64),
+}
+
+/// An answer to a read.
+enum Read {
+    Whole(Object),
+    /// Better read in parts: its version and its length.
+    Large(Etag, u64),
 }
 
 impl Call<'_> {
@@ -40,21 +49,30 @@ impl Call<'_> {
         let dialect = &self.remote.dialect;
         let make = || dialect.get(self.key, &Part::Whole);
         let read = async |response: Response<Incoming>| {
+            if response.status() != StatusCode::OK {
+                return Err(unexpected("a read", response.status()));
+            }
             let claimed = response.body().size_hint().lower();
-            if claimed > GET_BYTES_MAX {
-                return Err(Failure::TooLong(claimed));
+            let (head, body) = response.into_parts();
+            let lacks = || Failure::Broken("an object was read without an ETag".to_owned());
+            let etag = dialect.etag(&head).ok_or_else(lacks)?;
+            if claimed > PART_BYTES {
+                // The connection is lost, which is little beside what follows.
+                return Ok(Read::Large(etag, claimed));
             }
-            let Answer { head, body } = whole(response, GET_BYTES_MAX).await?;
-            if head.status != StatusCode::OK {
-                return Err(unexpected("a read", head.status));
-            }
-            match dialect.etag(&head) {
-                Some(etag) => Ok(Object { body, etag }),
-                None => Err(Failure::Broken("an object was read without an ETag".to_owned())),
-            }
+            let Answer { body, .. } =
+                whole(Response::from_parts(head, body), GET_BYTES_MAX).await?;
+            Ok(Read::Whole(Object { body, etag }))
         };
         match self.repeated(Verb::Get, make, read).await {
-            Ok(object) => Ok(Some(object)),
+            Ok(Read::Whole(object)) => Ok(Some(object)),
+            Ok(Read::Large(_, size)) if size > GET_BYTES_MAX => {
+                Err(StoreError::TooLarge { key: self.key.to_owned(), size })
+            }
+            Ok(Read::Large(etag, size)) => {
+                let body = self.get_parts(0..size, &etag, BytesMut::new()).await?;
+                Ok(Some(Object { body, etag }))
+            }
             Err(failure) if failure.code() == Some(Code::NoSuchKey) => Ok(None),
             Err(failure) => Err(failure.into_error(self.key)),
         }
@@ -75,9 +93,19 @@ impl Call<'_> {
             }
             return Ok(Bytes::new());
         }
-        match self.ranged(&wanted, None).await? {
-            Ranged::Bytes(bytes) => Ok(bytes),
+        let first = wanted.start..wanted.end.min(wanted.start + PART_BYTES);
+        match self.ranged(&first, None).await? {
             Ranged::Short(size) => Err(short(size)),
+            Ranged::Bytes(bytes, ..) if first.end == wanted.end => Ok(bytes),
+            Ranged::Bytes(_, _, size) if wanted.end > size => Err(short(size)),
+            Ranged::Bytes(bytes, Some(etag), _) => {
+                let rest = first.end..wanted.end;
+                self.get_parts(rest, &etag, BytesMut::from(bytes)).await
+            }
+            Ranged::Bytes(_, None, _) => {
+                let what = "an object was read without an ETag".to_owned();
+                Err(StoreError::Broken { key: self.key.to_owned(), what })
+            }
         }
     }
 
@@ -101,9 +129,15 @@ impl Call<'_> {
         }
     }
 
-    async fn ranged(&self, wanted: &Range<u64>, tag: Option<&Etag>) -> Result<Ranged, StoreError> {
+    /// One request. `tag`: of this version only.
+    pub(super) async fn ranged(
+        &self,
+        wanted: &Range<u64>,
+        tag: Option<&Etag>,
+    ) -> Result<Ranged, StoreError> {
         let length = wanted.end - wanted.start;
-        let make = || self.remote.dialect.get(self.key, &Part::Range(wanted.clone(), tag));
+        let dialect = &self.remote.dialect;
+        let make = || dialect.get(self.key, &Part::Range(wanted.clone(), tag));
         let read = async |response: Response<Incoming>| {
             let answer = whole(response, length).await.map_err(|failure| match failure {
                 Failure::TooLong(_) => wrong_range(wanted, "more bytes"),
@@ -119,7 +153,11 @@ impl Call<'_> {
             if (start, end) != (wanted.start, cut) || answer.body.len() as u64 != cut - start {
                 return Err(wrong_range(wanted, "other bytes"));
             }
-            Ok(if cut < wanted.end { Ranged::Short(size) } else { Ranged::Bytes(answer.body) })
+            if cut < wanted.end {
+                return Ok(Ranged::Short(size));
+            }
+            let etag = dialect.etag(&answer.head);
+            Ok(Ranged::Bytes(answer.body, etag, size))
         };
         match self.repeated(Verb::GetRange, make, read).await {
             Ok(ranged) => Ok(ranged),
@@ -133,6 +171,9 @@ impl Call<'_> {
 
     pub async fn put(&self, body: Bytes) -> Result<Etag, StoreError> {
         self.check(Verb::Put)?;
+        if body.len() as u64 > PART_BYTES {
+            return self.put_parts(body).await;
+        }
         let dialect = &self.remote.dialect;
         let make = || dialect.put(self.key, None, body.clone());
         let read = async |response: Response<Incoming>| {

@@ -186,8 +186,19 @@ impl Dialect for S3 {
         id.filter(|id| !id.is_empty()).ok_or(XmlFault::Lacks("UploadId"))
     }
 
-    fn part_tag(&self, head: &response::Parts, _number: u32) -> Option<String> {
+    fn part_tag(&self, head: &response::Parts, _upload: &str, _number: u32) -> Option<String> {
         Some(head.headers.get(ETAG)?.to_str().ok()?.to_owned())
+    }
+
+    fn completed(&self, _head: &response::Parts, body: &[u8]) -> Option<Etag> {
+        let mut tag = None;
+        let root = xml::walk(body, &mut |path, text| {
+            if path == "CompleteMultipartUploadResult/ETag" {
+                tag = canonical_etag(text);
+            }
+            Ok(())
+        });
+        tag.filter(|_| root.is_ok())
     }
 
     fn listing(&self, body: &[u8]) -> Result<Listing, XmlFault> {
