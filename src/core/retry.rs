@@ -78,7 +78,7 @@ impl Retry {
         now: Mono,
         trouble: Trouble,
         random: u32,
-        budget: &mut Budget,
+        health: &mut Health,
     ) -> Decision {
         let wait = match trouble {
             Trouble::Stale if self.stale_left > 0 => {
@@ -93,7 +93,11 @@ impl Retry {
             Trouble::Throttled(Some(asked)) => asked.max(self.jittered(random)),
             Trouble::Stale | Trouble::Throttled(None) | Trouble::Failing => self.jittered(random),
         };
-        if self.left == 0 || self.within(now, wait) == Decision::GiveUp || !budget.spend(now) {
+        if self.left == 0 || self.within(now, wait) == Decision::GiveUp {
+            return Decision::GiveUp;
+        }
+        // A store that is down gets no more than its looks anyway: who can wait for it, may.
+        if !health.circuit.is_down() && !health.budget.spend(now) {
             return Decision::GiveUp;
         }
         self.left -= 1;
@@ -109,6 +113,22 @@ impl Retry {
 
     fn within(&self, now: Mono, wait: Micros) -> Decision {
         if now + wait < self.deadline { Decision::Again(wait) } else { Decision::GiveUp }
+    }
+}
+
+/// What all requests of one process know of a store.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// Whether requests are sent at all.
+    pub circuit: Circuit,
+    /// How many may be repeated.
+    pub budget: Budget,
+}
+
+impl Health {
+    /// Nothing is known against the store.
+    pub fn new(now: Mono) -> Self {
+        Self { circuit: Circuit::default(), budget: Budget::new(now) }
     }
 }
 
@@ -192,9 +212,9 @@ impl Circuit {
         opens
     }
 
-    /// Nothing is known against the store.
-    pub fn is_clean(&self) -> bool {
-        self.failures == 0
+    /// The store is taken for down.
+    pub fn is_down(&self) -> bool {
+        self.down.is_some()
     }
 }
 
@@ -209,12 +229,12 @@ mod tests {
 
     #[test]
     fn waits_double_with_jitter_up_to_a_bound_and_attempts_end() {
-        let mut budget = Budget::new(at(0));
+        let mut health = Health::new(at(0));
         for (random, part) in [(0, 2), (u32::MAX, 1)] {
             let mut retry = Retry::new(9, at(60_000));
             let waits: Vec<u64> = (0..9)
                 .map_while(|_| {
-                    match retry.on_trouble(at(0), Trouble::Failing, random, &mut budget) {
+                    match retry.on_trouble(at(0), Trouble::Failing, random, &mut health) {
                         Decision::Again(wait) => Some(wait.as_millis()),
                         Decision::GiveUp => None,
                     }
@@ -227,22 +247,22 @@ mod tests {
 
     #[test]
     fn nothing_is_repeated_past_the_deadline() {
-        let mut budget = Budget::new(at(0));
+        let mut health = Health::new(at(0));
         let mut retry = Retry::new(9, at(100));
         let asked = Trouble::Throttled(Some(Micros::from_millis(100)));
-        assert_eq!(retry.on_trouble(at(0), asked, 0, &mut budget), Decision::GiveUp);
+        assert_eq!(retry.on_trouble(at(0), asked, 0, &mut health), Decision::GiveUp);
         let asked = Trouble::Throttled(Some(Micros::from_millis(99)));
         let wait = Decision::Again(Micros::from_millis(99));
-        assert_eq!(retry.on_trouble(at(0), asked, 0, &mut budget), wait);
-        assert_eq!(retry.on_trouble(at(99), Trouble::Failing, 0, &mut budget), Decision::GiveUp);
-        assert_eq!(retry.on_trouble(at(100), Trouble::Stale, 0, &mut budget), Decision::GiveUp);
+        assert_eq!(retry.on_trouble(at(0), asked, 0, &mut health), wait);
+        assert_eq!(retry.on_trouble(at(99), Trouble::Failing, 0, &mut health), Decision::GiveUp);
+        assert_eq!(retry.on_trouble(at(100), Trouble::Stale, 0, &mut health), Decision::GiveUp);
     }
 
     #[test]
     fn a_dead_connection_costs_no_wait_and_an_outage_does() {
-        let mut budget = Budget::new(at(0));
+        let mut health = Health::new(at(0));
         let mut retry = Retry::new(2, at(1_000));
-        let mut next = |trouble| retry.on_trouble(at(0), trouble, 0, &mut budget);
+        let mut next = |trouble| retry.on_trouble(at(0), trouble, 0, &mut health);
         assert_eq!(next(Trouble::Stale), Decision::Again(Micros::ZERO));
         assert_eq!(next(Trouble::Stale), Decision::Again(Micros::ZERO));
         assert_eq!(next(Trouble::Stale), Decision::Again(Micros::from_millis(25)));
@@ -266,6 +286,19 @@ mod tests {
     }
 
     #[test]
+    fn who_can_wait_for_a_store_that_is_down_needs_no_budget() {
+        let mut health = Health::new(at(0));
+        while health.budget.spend(at(0)) {}
+        let mut retry = Retry::new(2, at(60_000));
+        assert_eq!(retry.on_trouble(at(0), Trouble::Failing, 0, &mut health), Decision::GiveUp);
+        for _ in 0..DOWN_AFTER {
+            health.circuit.on_failure(at(0));
+        }
+        let wait = Decision::Again(Micros::from_millis(25));
+        assert_eq!(retry.on_trouble(at(0), Trouble::Failing, 0, &mut health), wait);
+    }
+
+    #[test]
     fn a_store_that_is_down_is_looked_at_once_a_second_and_served_at_once_when_it_is_back() {
         let mut circuit = Circuit::default();
         for _ in 1..DOWN_AFTER {
@@ -278,7 +311,7 @@ mod tests {
         assert!((60..=66).contains(&sent), "{sent}");
         assert!(!circuit.on_failure(at(60_000)), "it is down already");
         assert!(circuit.on_answer());
-        assert!(circuit.is_clean());
+        assert!(!circuit.is_down());
         assert!((0..100).all(|_| circuit.admit(at(60_000)) == Ok(())));
     }
 

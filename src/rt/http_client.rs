@@ -177,21 +177,4 @@ impl Origin {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_is_sent_in_origin_form() {
-        let request = Request::get("https://example.com:8443/a?b=c").body(()).expect("a request");
-        let (origin, request) = origin_form(request).expect("a good URL");
-        assert_eq!(origin, Origin { tls: true, host: "example.com".into(), port: 8443 });
-        assert_eq!(request.uri(), "/a?b=c");
-        assert_eq!(request.headers()[HOST], "example.com:8443");
-    }
-
-    #[test]
-    fn other_schemes_are_refused() {
-        let request = Request::get("ftp://example.com/").body(()).expect("a request");
-        assert!(origin_form(request).is_err());
-    }
-}
+mod tests;

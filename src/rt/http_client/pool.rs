@@ -219,6 +219,16 @@ where
         state.idle.is_empty() && state.free == self.0.limits.in_flight_max
     }
 
+    #[cfg(test)]
+    pub(super) fn idle_limit(&self) -> Duration {
+        self.0.state.borrow().idle_limit
+    }
+
+    #[cfg(test)]
+    pub(super) fn idle_count(&self) -> usize {
+        self.0.state.borrow().idle.len()
+    }
+
     async fn permit(&self) -> Permit<B> {
         let wait = {
             let mut state = self.0.state.borrow_mut();

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use celld_core::retry::{Decision, Retry};
+use celld_core::retry::{Decision, Health, Retry};
 use celld_core::time::{Micros, Mono};
 use celld_rt as rt;
 use celld_rt::http_client::read_body;
@@ -17,7 +17,7 @@ use super::answer::{Answer, Failure, Refusal};
 use super::clock::http_date;
 use super::dialect::{Ask, Code};
 use super::metrics::Verb;
-use super::{Call, Health, Remote, pool};
+use super::{Call, Remote, pool};
 use crate::options::{Lane, Limits};
 
 /// An answer with an error is read up to here.
@@ -55,8 +55,8 @@ impl Call<'_> {
             limit *= 2;
             let Some(trouble) = failure.trouble() else { return Err(failure) };
             let decision = {
-                let budget = &mut self.remote.health().budget;
-                retry.on_trouble(now(), trouble, pool::random(), budget)
+                let health = &mut self.remote.health();
+                retry.on_trouble(now(), trouble, pool::random(), health)
             };
             match decision {
                 Decision::GiveUp => return Err(failure),

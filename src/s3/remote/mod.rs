@@ -23,8 +23,7 @@ mod xml;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use celld_core::retry::{Budget, Circuit};
-use celld_core::time::Mono;
+use celld_core::retry::Health;
 use celld_rt::http_client::{Origin, TlsConfig, tls_config, tls_config_with};
 use http::Uri;
 
@@ -60,11 +59,6 @@ pub(crate) struct Remote {
     metrics: Metrics,
     is_read_only: bool,
     in_byte_order: AtomicBool,
-}
-
-struct Health {
-    circuit: Circuit,
-    budget: Budget,
 }
 
 /// One verb of a caller: its bounds, and what it is about.
@@ -108,8 +102,7 @@ impl Remote {
             tls: tls.clone(),
             keys: options.keys.clone(),
         };
-        let now = Mono::from_micros(celld_rt::mono_us());
-        let health = Health { circuit: Circuit::default(), budget: Budget::new(now) };
+        let health = Health::new(attempt::now());
         Ok(Self {
             url,
             prefix_bytes: location.prefix.len(),
@@ -263,68 +256,4 @@ fn refuse_proxy(origin: &Origin, get: impl Fn(&str) -> Option<String>) -> Result
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn options(endpoint: Option<&str>, region: Option<&str>) -> OpenOptions {
-        let owned = |text: Option<&str>| text.map(ToOwned::to_owned);
-        OpenOptions { endpoint: owned(endpoint), region: owned(region), ..OpenOptions::default() }
-    }
-
-    fn location(name: &str) -> RemoteLocation {
-        RemoteLocation { scheme: Scheme::S3, name: name.into(), prefix: String::new() }
-    }
-
-    #[test]
-    fn a_bucket_of_aws_has_a_host_of_its_own_unless_its_name_has_dots() {
-        for (name, region, origin) in [
-            ("bucket", "eu-west-1", "https://bucket.s3.eu-west-1.amazonaws.com"),
-            ("my.bucket", "eu-west-1", "https://s3.eu-west-1.amazonaws.com"),
-            ("bucket", "cn-north-1", "https://bucket.s3.cn-north-1.amazonaws.com.cn"),
-        ] {
-            let (dialect, found) = s3(&location(name), &options(None, Some(region))).expect(name);
-            assert_eq!((dialect.origin(), found.as_str()), (origin, region));
-        }
-        let error = s3(&location("bucket"), &options(None, None)).err().expect("no region");
-        assert!(error.to_string().contains("--region"), "{error}");
-    }
-
-    #[test]
-    fn an_endpoint_is_an_origin_and_nothing_else() {
-        for (endpoint, region) in [
-            ("http://127.0.0.1:9000", "us-east-1"),
-            ("https://x.r2.cloudflarestorage.com/", "auto"),
-        ] {
-            let (dialect, found) = s3(&location("bucket"), &options(Some(endpoint), None))
-                .unwrap_or_else(|error| panic!("{endpoint}: {error}"));
-            assert_eq!(dialect.origin(), endpoint.trim_end_matches('/'));
-            assert_eq!(found, region);
-        }
-        for bad in ["127.0.0.1:9000", "ftp://a", "http://a/b", "http://a?b", "http://u@a", ""] {
-            assert!(s3(&location("bucket"), &options(Some(bad), None)).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn a_proxy_that_would_be_used_is_refused_and_others_are_not() {
-        let origin = |text: &str| Origin::of(&text.parse().expect("a URI")).expect("an origin");
-        let check = |url: &str, set: &[(&str, &str)]| {
-            refuse_proxy(&origin(url), |name| {
-                set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
-            })
-        };
-        let proxy = ("HTTPS_PROXY", "http://p:3128");
-        assert!(check("https://a.example.com", &[proxy]).is_err());
-        assert!(check("https://a.example.com", &[]).is_ok());
-        assert!(check("https://a.example.com", &[("HTTPS_PROXY", "")]).is_ok());
-        assert!(check("http://a.example.com", &[proxy]).is_ok());
-        assert!(check("http://a.example.com", &[("http_proxy", "p")]).is_err());
-        assert!(check("https://127.0.0.1:1", &[proxy]).is_ok());
-        for (except, refused) in
-            [("example.com", false), (".example.com", false), ("*", false), ("ample.com", true)]
-        {
-            let found = check("https://a.example.com", &[proxy, ("NO_PROXY", except)]);
-            assert_eq!(found.is_err(), refused, "{except}");
-        }
-    }
-}
+mod tests;
