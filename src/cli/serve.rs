@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use celld_core::eviction;
+use celld_core::lease::Loss;
 use celld_core::node::NodeId;
 use celld_core::time::Micros;
 use celld_s3::Bucket;
@@ -110,8 +111,13 @@ pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
             eprintln!("celld: stopped before all requests had finished");
             std::process::exit(i32::from(super::FAILED));
         }
+        Exit::Fenced(Loss::Occupied) => {
+            eprintln!("celld: {}", Loss::Occupied);
+            std::process::exit(i32::from(super::FAILED));
+        }
         Exit::Fenced(loss) => {
-            eprintln!("SELF-FENCE: {loss:?}: this node may not own cells any more; start it again");
+            let word = loss.word();
+            eprintln!("SELF-FENCE: {word}: {loss}; it may not own cells any more, start it again");
             // At once: shards may be in the middle of turns, and nothing may be written any more.
             std::process::exit(i32::from(super::FENCED));
         }

@@ -308,7 +308,6 @@ mod tests {
     use crate::epoch::Epoch;
     use crate::node::{NodeId, SessionId};
     use crate::ownership::Base;
-    use crate::time::Wall;
 
     /// An activation by node `n1`, and what it wanted last.
     struct Case(Claim);
@@ -408,7 +407,7 @@ mod tests {
     #[test]
     fn a_live_owner_is_asked_instead() {
         let (mut case, _) = Case::reads(Some((theirs(), etag("e"))));
-        let until = Wall::from_millis(9);
+        let until = Mono::from_micros(9);
         let route = Route { owner: owner("n2", "b"), epoch: epoch(5), until };
         let effect = case.tell(Event::Lease(Ok(OwnerLease::Live(until))));
         assert_eq!(effect, Effect::Forward(route));

@@ -12,6 +12,11 @@ pub struct NodeId(String);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(String);
 
+/// A state directory: 32 lower-case hexadecimal digits, drawn when it was made. It outlives the
+/// sessions and even the name of its node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DiskId(String);
+
 impl NodeId {
     /// Checks the spelling.
     pub fn parse(text: &str) -> Option<Self> {
@@ -28,13 +33,28 @@ impl NodeId {
 impl SessionId {
     /// Checks the spelling.
     pub fn parse(text: &str) -> Option<Self> {
-        let plain = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-        (text.len() == 32 && text.bytes().all(plain)).then(|| Self(text.into()))
+        is_hex32(text).then(|| Self(text.into()))
     }
     /// As text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+impl DiskId {
+    /// Checks the spelling.
+    pub fn parse(text: &str) -> Option<Self> {
+        is_hex32(text).then(|| Self(text.into()))
+    }
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_hex32(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    text.len() == 32 && text.bytes().all(plain)
 }
 
 impl fmt::Display for NodeId {
@@ -44,6 +64,12 @@ impl fmt::Display for NodeId {
 }
 
 impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for DiskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

@@ -18,7 +18,7 @@ use crate::epoch::{Epoch, FencingToken};
 use crate::lease::OwnerLease;
 use crate::node::{NodeId, SessionId};
 use crate::record::{Fields, RecordError};
-use crate::time::Wall;
+use crate::time::Mono;
 use crate::txid::Txid;
 
 /// The only format of the record so far.
@@ -114,8 +114,8 @@ pub struct Route {
     pub owner: Owner,
     /// At which epoch.
     pub epoch: Epoch,
-    /// Past this its lease may be over: read the ownership again.
-    pub until: Wall,
+    /// Past this its lease may be over, as far as is known here: read the ownership again.
+    pub until: Mono,
 }
 
 /// Decides from what was read: `None` means that there is no record. `lease` is the lease of the
@@ -157,7 +157,7 @@ pub fn decide(
         Some(OwnerLease::Live(until)) => {
             Decision::Forward(Route { owner: owner.clone(), epoch: record.epoch, until })
         }
-        Some(OwnerLease::Dead | OwnerLease::Missing | OwnerLease::Replaced) => claim(nonce),
+        Some(OwnerLease::Dead | OwnerLease::Retired | OwnerLease::Replaced) => claim(nonce),
     }
 }
 
@@ -350,11 +350,11 @@ mod tests {
         let theirs = owner("n2", 'b');
         let record = record(Some(theirs.clone()));
         assert_eq!(asked(&record, None, None), Decision::ReadLease(theirs.clone()));
-        let until = Wall::from_millis(99);
+        let until = Mono::from_micros(99);
         let route = Route { owner: theirs, epoch: epoch(5), until };
         let live = Some(OwnerLease::Live(until));
         assert_eq!(asked(&record, live, None), Decision::Forward(route));
-        for over in [OwnerLease::Dead, OwnerLease::Missing, OwnerLease::Replaced] {
+        for over in [OwnerLease::Dead, OwnerLease::Retired, OwnerLease::Replaced] {
             assert_eq!(asked(&record, Some(over), None), claimed(), "{over:?}");
         }
     }

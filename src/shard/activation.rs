@@ -11,10 +11,9 @@ use celld_core::cell::CellId;
 use celld_core::claim::{self, Claim, Effect, Event};
 use celld_core::compaction::Compactor;
 use celld_core::epoch::FencingToken;
-use celld_core::lease::{self, OwnerLease};
+use celld_core::lease;
 use celld_core::ownership::{Me, Owner, Record, Route};
-use celld_core::record::RecordError;
-use celld_core::time::{Micros, Wall};
+use celld_core::time::Micros;
 use celld_rt as rt;
 use celld_v8host::{Database, Failure};
 
@@ -148,23 +147,22 @@ async fn read_owner(shard: &Rc<Shard>, id: &CellId) -> Event {
 }
 
 async fn read_lease(shard: &Rc<Shard>, owner: &Owner) -> Event {
-    match shard.bucket.get(&node_key(&owner.node)).await {
-        Ok(read) => Event::Lease(judge(shard, owner, read.as_ref().map(|o| &o.body))),
+    let (begun, read) = (now(), shard.bucket.get(&node_key(&owner.node)).await);
+    let object = match read {
+        Ok(object) => object,
         Err(error) => {
             eprintln!("celld: the lease of node {} cannot be read: {error}", owner.node);
-            Event::ReadFailed
+            return Event::ReadFailed;
         }
-    }
-}
-
-fn judge(
-    shard: &Rc<Shard>,
-    owner: &Owner,
-    read: Option<&Bytes>,
-) -> Result<OwnerLease, RecordError> {
-    let record = read.map(|body| lease::Record::parse(body)).transpose()?;
-    let wall = Wall::from_millis(rt::wall_ms());
-    Ok(lease::judge(record.as_ref(), &owner.session, wall, shard.facts.clock_margin))
+    };
+    let record = match object.map(|o| Ok((lease::Record::parse(&o.body)?, o.etag))).transpose() {
+        Ok(record) => record,
+        Err(error) => return Event::Lease(Err(error)),
+    };
+    let mut watch = shard.watch.borrow_mut();
+    let read = lease::Read { begun, ended: now(), record, age_min: Micros::ZERO };
+    watch.saw(&owner.node, read);
+    Event::Lease(Ok(watch.judge(owner).expect("it was read just now")))
 }
 
 /// Key of a node's lease.
@@ -173,7 +171,7 @@ pub(crate) fn node_key(node: &celld_core::node::NodeId) -> String {
 }
 
 fn owned_elsewhere(id: &CellId, route: &Route) -> Failure {
-    let wait_ms = route.until.as_millis().saturating_sub(rt::wall_ms());
+    let wait_ms = route.until.since(now()).as_millis();
     let text = format!(
         "the Durable Object {id} is served by node {} until its lease ends (in {wait_ms} ms at the \
          earliest), and requests are not forwarded between nodes yet",

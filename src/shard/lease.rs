@@ -1,19 +1,20 @@
 //! The lease of this node, kept on the io executor: feeds `core::lease`, performs what it wants.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use celld_core::cas::CasOutcome;
-use celld_core::lease::{Effect, Event, Lease, Loss, Record, Seen};
-use celld_core::ownership::Owner;
+use celld_core::cas::{CasOutcome, Etag, Guard};
+use celld_core::lease::{self, Effect, Event, Lease, Load, Loss, Record, Seen, Standing, Watch};
 use celld_core::time::{Micros, Mono, Wall};
 use celld_rt as rt;
 use celld_s3::Bucket;
 use futures_util::{SinkExt as _, StreamExt as _};
 
 use crate::activation::node_key;
-use crate::shard::{Authority, now};
+use crate::shard::{Authority, NodeFacts, now};
 
 /// The peer protocol that this version speaks. Nodes do not talk to each other yet.
 const PROTOCOL: u64 = 0;
@@ -21,16 +22,15 @@ const PROTOCOL: u64 = 0;
 /// Keeps the lease until it is lost, and then says why. `held` is told once, when it is there.
 pub(crate) async fn keep(
     bucket: Bucket,
-    me: Owner,
-    ttl: Micros,
+    facts: Arc<NodeFacts>,
     authority: Arc<Authority>,
     held: rt::oneshot::Sender<()>,
 ) -> Loss {
     let mut keeper = Keeper {
         bucket,
-        me,
-        ttl,
-        lease: Lease::new(ttl),
+        lease: Lease::new(facts.ttl),
+        watch: Rc::new(RefCell::new(Watch::new(facts.ttl))),
+        facts,
         // One answer at a time is under way; the second place is for a late one.
         events: rt::mpsc::channel(2),
         timer: None,
@@ -57,9 +57,10 @@ pub(crate) async fn keep(
 
 struct Keeper {
     bucket: Bucket,
-    me: Owner,
-    ttl: Micros,
+    facts: Arc<NodeFacts>,
     lease: Lease,
+    /// What was read of our own record.
+    watch: Rc<RefCell<Watch>>,
     events: (rt::mpsc::Sender<Event>, rt::mpsc::Receiver<Event>),
     timer: Option<Mono>,
 }
@@ -82,58 +83,102 @@ impl Keeper {
     }
 
     fn perform(&mut self, effect: Effect) -> Option<Loss> {
-        let limit = Duration::from_micros(self.ttl.as_micros() / 3);
-        let (bucket, key) = (self.bucket.clone(), node_key(&self.me.node));
-        let mut sender = self.events.0.clone();
         match effect {
-            Effect::Write(write, guard) => {
-                let record = Record {
-                    node: self.me.node.clone(),
-                    session: self.me.session.clone(),
-                    write,
-                    expires: Wall::from_millis(rt::wall_ms()) + self.ttl,
-                    protocol: PROTOCOL,
-                    address: None,
-                };
-                rt::spawn(async move {
-                    let body = Bytes::from(record.encode());
-                    let written = rt::timeout(limit, bucket.put_if(&key, guard, body)).await;
-                    let outcome = match written {
-                        Ok(Ok(outcome)) => outcome,
-                        Ok(Err(error)) => {
-                            eprintln!("celld: the lease cannot be written: {error}");
-                            CasOutcome::Unknown
-                        }
-                        Err(rt::TimedOut) => CasOutcome::Unknown,
-                    };
-                    let _gone = sender.send(Event::Written(outcome)).await;
-                });
-            }
-            Effect::Read => {
-                let session = self.me.session.clone();
-                rt::spawn(async move {
-                    let event = match rt::timeout(limit, bucket.get(&key)).await {
-                        Ok(Ok(None)) => Event::Read(Seen::Nothing),
-                        Ok(Ok(Some(object))) => match Record::parse(&object.body) {
-                            Ok(record) => Event::Read(record.seen_by(&session, object.etag)),
-                            Err(error) => {
-                                eprintln!("celld: {key}: {error}");
-                                // Whoever wrote it, it is not ours.
-                                Event::Read(Seen::Theirs(object.etag))
-                            }
-                        },
-                        Ok(Err(error)) => {
-                            eprintln!("celld: the lease cannot be read: {error}");
-                            Event::ReadFailed
-                        }
-                        Err(rt::TimedOut) => Event::ReadFailed,
-                    };
-                    let _gone = sender.send(event).await;
-                });
-            }
+            Effect::Write(write, guard) => self.write(self.record(write, self.facts.ttl), guard),
+            Effect::Retire(write, guard) => self.write(self.record(write, Micros::ZERO), guard),
+            Effect::Read => self.read(),
             Effect::SetTimer(at) => self.timer = Some(at),
+            Effect::Retired => {}
             Effect::Fence(loss) => return Some(loss),
         }
         None
     }
+
+    fn limit(&self) -> Duration {
+        Duration::from_micros(self.lease.attempt_limit().as_micros())
+    }
+
+    fn record(&self, write: u64, ttl: Micros) -> Record {
+        let shards = u64::try_from(self.facts.shards).expect("few shards");
+        Record {
+            node: self.facts.me.node.clone(),
+            session: self.facts.me.session.clone(),
+            write,
+            ttl,
+            written: Wall::from_millis(rt::wall_ms()),
+            disk: self.facts.identity.disk.clone(),
+            protocol: PROTOCOL,
+            address: None,
+            version: env!("CARGO_PKG_VERSION").into(),
+            load: Load { shards, ..Load::default() },
+        }
+    }
+
+    fn write(&self, record: Record, guard: Guard) {
+        let (bucket, limit, mut sender) =
+            (self.bucket.clone(), self.limit(), self.events.0.clone());
+        rt::spawn(async move {
+            let (key, body) = (node_key(&record.node), Bytes::from(record.encode()));
+            let written = rt::timeout(limit, bucket.put_if(&key, guard, body)).await;
+            let outcome = match written {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(error)) => {
+                    eprintln!("celld: the lease cannot be written: {error}");
+                    CasOutcome::Unknown
+                }
+                Err(rt::TimedOut) => CasOutcome::Unknown,
+            };
+            let _gone = sender.send(Event::Written(outcome)).await;
+        });
+    }
+
+    fn read(&self) {
+        let (bucket, limit, mut sender) =
+            (self.bucket.clone(), self.limit(), self.events.0.clone());
+        let (facts, watch) = (self.facts.clone(), self.watch.clone());
+        rt::spawn(async move {
+            let key = node_key(&facts.me.node);
+            let begun = now();
+            let event = match rt::timeout(limit, bucket.get(&key)).await {
+                Ok(Ok(None)) => Event::Read(Seen::Nothing),
+                Ok(Ok(Some(object))) => match Record::parse(&object.body) {
+                    Ok(record) => Event::Read(see(
+                        &facts,
+                        &mut watch.borrow_mut(),
+                        begun,
+                        record,
+                        object.etag,
+                    )),
+                    Err(error) => {
+                        eprintln!("celld: {key}: {error}");
+                        // Whoever wrote it, it is not ours, and nobody can act on it.
+                        Event::Read(Seen::Theirs(object.etag, Standing::Over))
+                    }
+                },
+                Ok(Err(error)) => {
+                    eprintln!("celld: the lease cannot be read: {error}");
+                    Event::ReadFailed
+                }
+                Err(rt::TimedOut) => Event::ReadFailed,
+            };
+            let _gone = sender.send(event).await;
+        });
+    }
+}
+
+/// Our own record was read: is it ours, and if not, may its session still act?
+fn see(facts: &NodeFacts, watch: &mut Watch, begun: Mono, record: Record, etag: Etag) -> Seen {
+    let node = &facts.me.node;
+    let read = lease::Read {
+        begun,
+        ended: now(),
+        record: Some((record.clone(), etag.clone())),
+        age_min: Micros::ZERO,
+    };
+    watch.saw(node, read);
+    let standing = watch.standing(node, &facts.identity.ended).expect("it was read just now");
+    if let (true, Standing::Until(_)) = (record.session != facts.me.session, standing) {
+        eprintln!("celld: waiting for the lease of another session of node {node} to end");
+    }
+    record.seen_by(&facts.me.session, etag, standing)
 }

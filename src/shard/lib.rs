@@ -12,6 +12,7 @@ mod cell;
 mod client;
 pub mod deployment;
 mod host;
+mod identity;
 mod ingress;
 mod lease;
 pub mod node;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use celld_core::eviction;
 use celld_core::lease::Loss;
-use celld_core::node::{NodeId, SessionId};
+use celld_core::node::{DiskId, NodeId, SessionId};
 use celld_core::ownership::Owner;
 use celld_core::time::Micros;
 use celld_core::wake::{Entry, Verdict};
@@ -24,6 +24,7 @@ use celld_v8host::{DurableObjectBinding, Module, ModuleKind, Script};
 use futures_util::{SinkExt as _, StreamExt as _};
 
 use crate::deployment::{self, Deployment};
+use crate::identity::Identity;
 use crate::ingress;
 use crate::router::{self, Message, Peers};
 use crate::shard::{Authority, NodeFacts, Shard, random};
@@ -140,13 +141,17 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
     celld_v8host::startup();
     let session = format!("{:032x}", random());
     let session = SessionId::parse(&session).expect("32 hexadecimal digits");
+    let fresh = DiskId::parse(&format!("{:032x}", random())).expect("32 hexadecimal digits");
+    let identity = Identity::load(&options.state, &session, &fresh)
+        .map_err(|error| NodeError::State(options.state.clone(), error))?;
     let me = Owner { node: options.node.clone(), session: session.clone() };
     let facts = Arc::new(NodeFacts {
         me,
         shards: options.shards,
         state: options.state.clone(),
         patience: celld_core::proof::PATIENCE_DEFAULT,
-        clock_margin: celld_core::lease::CLOCK_MARGIN,
+        identity,
+        ttl: options.ttl,
         cells_per_isolate: options.cells_per_isolate,
         eviction: options.eviction,
         limits: options.limits,
@@ -278,8 +283,7 @@ impl Node {
         warm(&bucket).await;
         let lease = rt::spawn_joined(crate::lease::keep(
             bucket,
-            self.common.facts.me.clone(),
-            self.options.ttl,
+            self.common.facts.clone(),
             self.common.authority.clone(),
             held,
         ));

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use celld_core::cell::CellId;
 use celld_core::eviction::{self, Eviction};
+use celld_core::lease::Watch;
 use celld_core::ownership::Owner;
 use celld_core::time::{Micros, Mono, Wall};
 use celld_core::wake::sleepers::{SLEEPERS_MAX, Sleepers};
@@ -23,6 +24,7 @@ use crate::cell::Cell;
 use crate::cell::alarm::Owed;
 use crate::client::Client;
 use crate::host::{Host, Reply};
+use crate::identity::Identity;
 use crate::ingress::Flag;
 use crate::outbound::Outbound;
 use crate::router::Peers;
@@ -70,7 +72,9 @@ pub(crate) struct NodeFacts {
     pub shards: usize,
     pub state: std::path::PathBuf,
     pub patience: Micros,
-    pub clock_margin: Micros,
+    pub identity: Identity,
+    /// What a write of a lease grants.
+    pub ttl: Micros,
     pub cells_per_isolate: usize,
     pub eviction: eviction::Limits,
     pub limits: celld_v8host::Limits,
@@ -99,6 +103,8 @@ pub(crate) struct Shard {
     pub sleepers: RefCell<Sleepers<CellId>>,
     /// Of cells that were reset while their alarm ran.
     pub owed: RefCell<FxHashMap<CellId, Owed>>,
+    /// The leases of other nodes.
+    pub watch: RefCell<Watch>,
 }
 
 impl Shard {
@@ -128,6 +134,7 @@ impl Shard {
             eviction: RefCell::new(Eviction::new(facts.eviction)),
             sleepers: RefCell::new(Sleepers::new(SLEEPERS_MAX)),
             owed: RefCell::default(),
+            watch: RefCell::new(Watch::new(facts.ttl)),
             facts,
         })
     }

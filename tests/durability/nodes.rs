@@ -124,13 +124,35 @@ fn a_node_that_stood_still_past_its_lease_acknowledges_nothing_and_fences_itself
 }
 
 #[test]
-fn of_two_nodes_with_one_name_the_first_fences_itself() {
+fn of_two_nodes_with_one_name_the_second_gives_up_and_the_first_serves_on() {
     let _machine = super::shared();
     let site = Site::new();
-    let mut first = plan(&site, "same").start();
+    let first = plan(&site, "same").start();
     let cell = Cell::new("c".into());
     write(&mut first.client(), &cell).expect("an acknowledgement");
-    let second = plan(&site, "same").beside("twin").start();
+    let mut second = plan(&site, "same").beside("twin").spawn();
+    let status = second.wait_for_end(TTL * 5);
+    assert_eq!(status.code(), Some(1), "{}", second.log());
+    assert!(second.log().contains("another process runs under the name"), "{}", second.log());
+    write(&mut first.client(), &cell).expect("an acknowledgement");
+    cell.verify(&mut first.client());
+}
+
+/// The copy of a state directory holds the sessions that ran on the original: a node on it takes
+/// them for its own earlier lives, which have ended.
+#[test]
+fn a_node_whose_state_directory_was_copied_is_fenced_by_the_node_on_the_copy() {
+    let _machine = super::shared();
+    let site = Site::new();
+    let mut original = plan(&site, "same");
+    let mut first = original.start();
+    let cell = Cell::new("c".into());
+    write(&mut first.client(), &cell).expect("an acknowledgement");
+    let mut copy = plan(&site, "same").beside("twin");
+    std::fs::create_dir(copy.state()).expect("a state directory");
+    std::fs::copy(original.state().join("sessions"), copy.state().join("sessions"))
+        .expect("the list of sessions");
+    let second = copy.start();
     let status = first.wait_for_end(TTL);
     assert_fenced(status, &first.log(), "replaced");
     take_over(&second, &cell);

@@ -144,7 +144,7 @@ fn seen(key: &str, body: &[u8], now_ms: u64, is_shared: bool) -> Seen {
     if format!("nodes/{}.json", record.node) != key {
         return malformed(format!("it is of the node {}, which has another key", record.node));
     }
-    let expires = record.expires.as_millis();
+    let expires = (record.written + record.ttl).as_millis();
     let state = if now_ms < expires {
         State::Live { left: Duration::from_millis(expires - now_ms) }
     } else {
@@ -207,7 +207,7 @@ fn judge(seen: &Seen) -> Vec<Finding> {
         State::Live { left } if *left > LEFT_MAX => findings.push(Finding::warning(
             "lease.clock-ahead",
             format!("{key} is in force for {} s more", left.as_secs()),
-            "set the clock of its node, or of this machine; its cells wait for that time",
+            "set the clock of its node, or of this machine: alarms run by it",
         )),
         State::Live { .. } | State::Expired { .. } => {}
     }
@@ -227,8 +227,9 @@ fn judge(seen: &Seen) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use celld_core::node::SessionId;
-    use celld_core::time::Wall;
+    use celld_core::lease::Load;
+    use celld_core::node::{DiskId, SessionId};
+    use celld_core::time::{Micros, Wall};
 
     use super::*;
 
@@ -237,9 +238,13 @@ mod tests {
             node: NodeId::parse("node-1").expect("a name"),
             session: SessionId::parse(&"5".repeat(32)).expect("a session"),
             write: 3,
-            expires: Wall::from_millis(expires_ms),
+            ttl: Micros::from_secs(5),
+            written: Wall::from_millis(expires_ms - 5_000),
+            disk: DiskId::parse(&"d".repeat(32)).expect("a disk"),
             protocol: 0,
             address: address.map(str::to_owned),
+            version: "0.1.0".into(),
+            load: Load::default(),
         }
     }
 

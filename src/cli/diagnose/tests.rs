@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use celld_core::lease::Record;
-use celld_core::node::{NodeId, SessionId};
-use celld_core::time::Wall;
+use celld_core::lease::{Load, Record};
+use celld_core::node::{DiskId, NodeId, SessionId};
+use celld_core::time::{Micros, Wall};
 use celld_s3::{Check, ProbeFault, Rule};
 
 use super::latency::{ACK_BUCKET, Latency, Series};
@@ -25,9 +25,13 @@ fn lease(node: &str, state: State, address: Option<&str>) -> Seen {
         node: NodeId::parse(node).expect("a name"),
         session: SessionId::parse(&"5".repeat(32)).expect("a session"),
         write: 3,
-        expires: Wall::from_millis(1),
+        ttl: Micros::from_secs(10),
+        written: Wall::from_millis(1),
+        disk: DiskId::parse(&"d".repeat(32)).expect("a disk"),
         protocol: 0,
         address: address.map(str::to_owned),
+        version: "0.1.0".into(),
+        load: Load::default(),
     };
     let key = format!("nodes/{node}.json");
     Seen { key, state, record: Some(record), unsafe_address: None }

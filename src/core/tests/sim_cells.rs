@@ -8,7 +8,7 @@ mod sim;
 use sim::{Broken, Met, run};
 
 /// Seeds that a broken variant has until it must have been noticed.
-const PATIENCE: u64 = 400;
+const PATIENCE: u64 = 2_000;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number of seeds"))

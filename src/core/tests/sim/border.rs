@@ -41,9 +41,11 @@ pub enum Who {
 #[derive(Clone, Debug)]
 pub enum Tag {
     LeaseWrite,
-    LeaseRead,
+    /// When it began.
+    LeaseRead(u64),
     Owner(usize, u64),
-    OwnerLease(usize, u64, Owner),
+    /// The last: when it began.
+    OwnerLease(usize, u64, Owner, u64),
     Claim(usize, u64),
     Restore(usize, u64),
     Upload(usize, u64, u64),

@@ -127,7 +127,7 @@ impl Faults {
             refused: rate(500),
             crash: rate(60),
             pause: rate(60),
-            twin: rate(40),
+            twin: rate(120),
             sweep: rate(200),
             skew_ms: if rng.chance(6_000) { 200 } else { 15_000 },
         }
@@ -224,7 +224,7 @@ impl Bucket {
     pub fn sweep(&mut self, wall: Wall) {
         self.leases.retain(|_, (body, _)| {
             let record = lease::Record::parse(&body.0).expect("only whole records are written");
-            wall < record.expires
+            wall < record.written + record.ttl
         });
     }
     /// What the real plan makes of the listing.

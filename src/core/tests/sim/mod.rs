@@ -315,8 +315,13 @@ impl World {
         let seed = u128::from(self.processes.len() as u64 + 1) << 64;
         let session = SessionId::parse(&format!("{seed:032x}")).expect("a good session");
         let skew = self.draws.range(0, 2 * self.faults.skew_ms);
+        // All run on one state directory, some twins on a copy of it that was made too early.
+        let is_copied = is_twin && self.draws.chance(5_000);
+        let is_ended = |p: &&Process| p.owner.node == node && (!p.is_alive || is_copied);
+        let ended = self.processes.iter().filter(is_ended);
+        let ended = ended.map(|p| p.owner.session.clone()).collect();
         let owner = Owner { node, session };
-        self.processes.push(Process::new(owner, seed, skew, self.broken));
+        self.processes.push(Process::new(owner, ended, seed, skew, self.broken));
         self.input(self.processes.len() - 1, Input::Started);
     }
     /// A process is gone; another one follows.

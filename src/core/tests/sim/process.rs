@@ -7,8 +7,8 @@ use celld_core::cas::{CasOutcome, Etag, Guard, Nonce};
 use celld_core::claim::{self, Claim};
 use celld_core::epoch::FencingToken;
 use celld_core::gate::{self, Gate};
-use celld_core::lease::{self, Lease, OwnerLease, Seen};
-use celld_core::node::{NodeId, SessionId};
+use celld_core::lease::{self, Lease, Seen, Watch};
+use celld_core::node::{DiskId, NodeId, SessionId};
 use celld_core::ownership::{Me, Owner, Record};
 use celld_core::proof::{self, Proof};
 use celld_core::time::{Micros, Mono, Wall};
@@ -17,9 +17,6 @@ use celld_core::txid::Txid;
 use super::border::{Input, Kind, Op, Tag, Who, Wish};
 use super::bucket::{Answer, Body, Request, cell_id, etag};
 use super::{Broken, TTL, wall};
-
-/// By how much two clocks are assumed to differ at most.
-const MARGIN: Micros = Micros::from_millis(500);
 
 /// The patience of the proof: short, so that cells are reset while their uploads are under way.
 const PATIENCE: Micros = Micros::from_secs(5);
@@ -31,6 +28,9 @@ pub struct Process {
     broken: Broken,
     skew_ms: u64,
     lease: Lease,
+    watch: Watch,
+    /// Earlier lives on the same state directory.
+    ended: Vec<SessionId>,
     /// Of the broken lease: what it takes for its right.
     believes: Option<u64>,
     cells: BTreeMap<usize, Cell>,
@@ -74,7 +74,13 @@ struct Ack {
 }
 
 impl Process {
-    pub fn new(owner: Owner, seed: u128, skew_ms: u64, broken: Broken) -> Self {
+    pub fn new(
+        owner: Owner,
+        ended: Vec<SessionId>,
+        seed: u128,
+        skew_ms: u64,
+        broken: Broken,
+    ) -> Self {
         Self {
             owner,
             is_alive: true,
@@ -82,6 +88,8 @@ impl Process {
             broken,
             skew_ms,
             lease: Lease::new(TTL),
+            watch: Watch::new(TTL),
+            ended,
             believes: None,
             cells: BTreeMap::new(),
             left: BTreeMap::new(),
@@ -148,26 +156,35 @@ impl Process {
         for effect in effects {
             wishes.push(match effect {
                 lease::Effect::Write(write, guard) => {
-                    let record = lease::Record {
-                        node: self.node(),
-                        session: self.session(),
-                        write,
-                        expires: self.wall(now) + TTL,
-                        protocol: 1,
-                        address: None,
-                    };
+                    let record = self.lease_record(now, write);
                     let (node, session, body) =
                         (self.node(), self.session(), Body(record.encode()));
                     let request = Request::CasLease { node, guard, body, session, sent_at: now };
                     Wish::Request(Tag::LeaseWrite, request)
                 }
                 lease::Effect::Read => {
-                    Wish::Request(Tag::LeaseRead, Request::GetLease { node: self.node() })
+                    Wish::Request(Tag::LeaseRead(now), Request::GetLease { node: self.node() })
                 }
                 lease::Effect::SetTimer(at) => Wish::Timer(Who::Lease, at),
+                lease::Effect::Retire(..) | lease::Effect::Retired => unreachable!("not asked for"),
                 lease::Effect::Fence(_) if self.is_held(now) => continue,
                 lease::Effect::Fence(loss) => Wish::Fence(loss),
             });
+        }
+    }
+
+    fn lease_record(&self, now: u64, write: u64) -> lease::Record {
+        lease::Record {
+            node: self.node(),
+            session: self.session(),
+            write,
+            ttl: TTL,
+            written: self.wall(now),
+            disk: DiskId::parse(&"0".repeat(32)).expect("a good disk"),
+            protocol: 1,
+            address: None,
+            version: "0".into(),
+            load: lease::Load::default(),
         }
     }
 
@@ -219,7 +236,7 @@ impl Process {
                 }
                 claim::Effect::ReadLease(owner) => {
                     let request = Request::GetLease { node: owner.node.clone() };
-                    wishes.push(Wish::Request(Tag::OwnerLease(cell, of, owner), request));
+                    wishes.push(Wish::Request(Tag::OwnerLease(cell, of, owner, now), request));
                 }
                 claim::Effect::Cas { guard, record } => {
                     *wrote = Some(record.clone());
@@ -398,12 +415,13 @@ impl Process {
     fn answered(&mut self, now: u64, tag: Tag, answer: Answer, wishes: &mut Vec<Wish>) {
         match tag {
             Tag::Release => {}
-            Tag::LeaseWrite | Tag::LeaseRead => {
-                let event = self.lease_answer(now, answer);
+            Tag::LeaseWrite | Tag::LeaseRead(_) => {
+                let begun = if let Tag::LeaseRead(begun) = tag { begun } else { now };
+                let event = self.lease_answer(begun, now, answer);
                 self.tell_lease(now, event, wishes);
             }
             Tag::Owner(cell, of)
-            | Tag::OwnerLease(cell, of, _)
+            | Tag::OwnerLease(cell, of, _, _)
             | Tag::Claim(cell, of)
             | Tag::Restore(cell, of)
             | Tag::Upload(cell, of, _)
@@ -414,8 +432,8 @@ impl Process {
                 let event = self.claim_answer(cell, answer);
                 self.tell_claim(now, cell, event, wishes);
             }
-            Tag::OwnerLease(cell, _, owner) => {
-                let event = self.owner_lease(now, &owner, answer);
+            Tag::OwnerLease(cell, _, owner, begun) => {
+                let event = self.owner_lease(begun, now, &owner, answer);
                 self.tell_claim(now, cell, event, wishes);
             }
             Tag::Restore(cell, of) => self.restored(now, cell, of, answer, wishes),
@@ -442,7 +460,7 @@ impl Process {
             }
         }
     }
-    fn lease_answer(&mut self, now: u64, answer: Answer) -> lease::Event {
+    fn lease_answer(&mut self, begun: u64, now: u64, answer: Answer) -> lease::Event {
         match answer {
             Answer::Cas(CasOutcome::Unknown) if self.broken == Broken::LeaseUnknownApplied => {
                 lease::Event::Written(CasOutcome::Applied(Etag::new("hoped for")))
@@ -455,8 +473,11 @@ impl Process {
             }
             Answer::Object(None) => lease::Event::Read(Seen::Nothing),
             Answer::Object(Some((body, etag))) => {
-                let record = lease::Record::parse(&body.0).expect("only whole records are written");
-                lease::Event::Read(record.seen_by(&self.owner.session, etag))
+                let node = self.node();
+                self.saw(begun, now, &node, Answer::Object(Some((body, etag.clone()))));
+                let record = self.watch.record(&node).expect("it was read");
+                let standing = self.watch.standing(&node, &self.ended).expect("it was read");
+                lease::Event::Read(record.seen_by(&self.owner.session, etag, standing))
             }
             Answer::Failed => lease::Event::ReadFailed,
             Answer::Put | Answer::History(_) => unreachable!("{answer:?}"),
@@ -494,16 +515,26 @@ impl Process {
             Answer::Put | Answer::History(_) => unreachable!("{answer:?}"),
         }
     }
-    fn owner_lease(&self, now: u64, owner: &Owner, answer: Answer) -> claim::Event {
-        let record = match answer {
-            Answer::Object(object) => object.map(|(body, _)| lease::Record::parse(&body.0)),
-            Answer::Failed => return claim::Event::ReadFailed,
+    fn owner_lease(&mut self, begun: u64, now: u64, owner: &Owner, answer: Answer) -> claim::Event {
+        if !self.saw(begun, now, &owner.node, answer) {
+            return claim::Event::ReadFailed;
+        }
+        claim::Event::Lease(Ok(self.watch.judge(owner).expect("it was read")))
+    }
+    /// A read of a lease record has ended.
+    fn saw(&mut self, begun: u64, now: u64, node: &NodeId, answer: Answer) -> bool {
+        let object = match answer {
+            Answer::Object(object) => object,
+            Answer::Failed => return false,
             other => unreachable!("{other:?}"),
         };
-        let lease: Result<OwnerLease, _> = record
-            .transpose()
-            .map(|record| lease::judge(record.as_ref(), &owner.session, self.wall(now), MARGIN));
-        claim::Event::Lease(lease)
+        let record = object.map(|(body, etag)| {
+            (lease::Record::parse(&body.0).expect("only whole records are written"), etag)
+        });
+        let (begun, ended) = (Mono::from_micros(begun), Mono::from_micros(now));
+        let read = lease::Read { begun, ended, record, age_min: Micros::ZERO };
+        self.watch.saw(node, read);
+        true
     }
     fn restored(&mut self, now: u64, cell: usize, of: u64, answer: Answer, wishes: &mut Vec<Wish>) {
         let Answer::History(values) = answer else {

@@ -1,27 +1,25 @@
 //! The lease of one session: its right to own cells, kept as one object in the bucket.
 //!
-//! Invariant: `is_held(now)` implies `now < sent_at + ttl` of a write that applied.
-//! Units: `Mono` and `Micros` are µs of this process; only the record carries `Wall`.
+//! Invariants: `is_held(now)` implies `now < sent_at + ttl` of a write that applied. The record of
+//! another session of this node is written over only when that session cannot act any more: its
+//! process is known to have ended, or its lease is over.
+//! Units: `Mono` and `Micros` are µs of this process.
 //! Source: "Leases: an efficient fault-tolerant mechanism for distributed file cache consistency", SOSP 1989.
 
-use alloc::string::{String, ToString};
+mod record;
+mod watch;
+
 use alloc::vec::Vec;
 use core::mem;
 
-use serde_json::{Value, json};
-
 use crate::cas::{CasOutcome, Etag, Guard};
-use crate::node::{NodeId, SessionId};
-use crate::record::{Fields, RecordError};
-use crate::time::{Micros, Mono, Wall};
+use crate::time::{Micros, Mono};
+
+pub use record::{Load, RECORD_BYTES_MAX, Record};
+pub use watch::{OwnerLease, Read, Watch, margin};
 
 /// How long a write grants the right, when nobody asks for another time.
 pub const TTL_DEFAULT: Micros = Micros::from_secs(10);
-
-/// By how much the clocks of two nodes may differ for a lease to keep others away. Far more than
-/// NTP leaves; what it costs is that much more waiting before a takeover. Safety of writes does not
-/// hang on it: the proof compares records.
-pub const CLOCK_MARGIN: Micros = Micros::from_secs(1);
 
 /// The wait before a repeated read. Short: the right runs out meanwhile.
 const BACKOFF_MIN: Micros = Micros::from_millis(50);
@@ -29,14 +27,13 @@ const BACKOFF_MIN: Micros = Micros::from_millis(50);
 /// Long enough to relieve a store that throttles, short enough for several tries within a third.
 const BACKOFF_MAX: Micros = Micros::from_millis(800);
 
-/// The only format of the record so far.
-const FORMAT: u64 = 1;
-
-/// Our records stay below 1 KiB; this leaves room for long addresses and bounds memory.
-pub const RECORD_BYTES_MAX: usize = 4_096;
+/// Of a record that another session renews, one change may be a write of a process that has ended,
+/// and that came late. A second one is the sign of a process that lives.
+const CHANGES_MAX: u32 = 1;
 
 /// The machine. It wants one timer at a time: a new `SetTimer` replaces the one before. Every
-/// `Write` and `Read` ends in one event; who performs them gives up after a third of the TTL.
+/// `Write`, `Retire` and `Read` ends in one event; who performs them gives up after
+/// [`Lease::attempt_limit`].
 #[derive(Debug)]
 pub struct Lease {
     ttl: Micros,
@@ -44,6 +41,10 @@ pub struct Lease {
     writes: u64,
     /// Answers since the last grant that granted nothing.
     failures: u32,
+    /// The record of another session that was in our way, and how often it has changed since.
+    occupant: Option<(Etag, u32)>,
+    /// Give it up as soon as it is known which record stands.
+    is_retiring: bool,
     state: State,
 }
 
@@ -58,6 +59,10 @@ enum State {
     Waiting(Pending),
     /// Until then, by this version of the record.
     Held(Mono, Etag),
+    /// Given up; the record is to say so.
+    Retiring,
+    /// Final: given up.
+    Retired,
     /// Final: a new lease needs a new session.
     Lost(Loss),
 }
@@ -83,6 +88,8 @@ pub enum Event {
     Read(Seen),
     /// The record could not be read.
     ReadFailed,
+    /// The node has drained: nobody needs to wait for the end of its right.
+    Retire,
 }
 
 /// What the lease wants done.
@@ -90,8 +97,12 @@ pub enum Event {
 pub enum Effect {
     /// Write the record with this number, granting the TTL from now on.
     Write(u64, Guard),
+    /// The same, granting nothing any more. How it ends is not important, only that.
+    Retire(u64, Guard),
     /// Read the record.
     Read,
+    /// The right was given up, and the record says so, or will be taken for one that is over.
+    Retired,
     /// Tell `TimerFired` then.
     SetTimer(Mono),
     /// The right is over: stop all cells, write nothing, leave the process.
@@ -106,7 +117,16 @@ pub enum Seen {
     /// Our write of this number.
     Ours(u64, Etag),
     /// Another session's of the same node.
-    Theirs(Etag),
+    Theirs(Etag, Standing),
+}
+
+/// Whether another session of this node may still act: [`Watch::standing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It cannot: its process has ended, or its lease is over.
+    Over,
+    /// It may, until then if its record does not change: read again.
+    Until(Mono),
 }
 
 /// Why the right ended.
@@ -121,12 +141,32 @@ pub enum Loss {
     /// Somebody deleted the record.
     #[error("the lease record is missing from the bucket")]
     Missing,
+    /// There never was a right: another process keeps renewing the lease of this node.
+    #[error("another process runs under the name of this node: give each node its own")]
+    Occupied,
+}
+
+impl Loss {
+    /// One word for logs; never changes its meaning.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Replaced => "replaced",
+            Self::Missing => "missing",
+            Self::Occupied => "occupied",
+        }
+    }
 }
 
 impl Lease {
     /// A lease that is not held yet; `ttl` is what each write grants.
     pub fn new(ttl: Micros) -> Self {
-        Self { ttl, writes: 0, failures: 0, state: State::Idle }
+        Self { ttl, writes: 0, failures: 0, occupant: None, is_retiring: false, state: State::Idle }
+    }
+    /// How long a read or a write of the record may take. A sixth: when a renewal gets no answer,
+    /// there is time for three more attempts before the right is over.
+    pub fn attempt_limit(&self) -> Micros {
+        Micros::from_micros(self.ttl.as_micros() / 6)
     }
     /// Whether this session may act as the owner of its cells.
     pub fn is_held(&self, now: Mono) -> bool {
@@ -137,7 +177,7 @@ impl Lease {
         match &self.state {
             State::Held(until, _) => Some(*until),
             State::Writing(p) | State::Reading(p) | State::Waiting(p) => p.until,
-            State::Idle | State::Lost(_) => None,
+            State::Idle | State::Retiring | State::Retired | State::Lost(_) => None,
         }
     }
     /// Why it is over for good, if it is.
@@ -148,7 +188,9 @@ impl Lease {
             | State::Writing(_)
             | State::Reading(_)
             | State::Waiting(_)
-            | State::Held(..) => None,
+            | State::Held(..)
+            | State::Retiring
+            | State::Retired => None,
         }
     }
     /// One arm for each arrow of the state diagram.
@@ -156,7 +198,7 @@ impl Lease {
     /// # Panics
     /// On an answer to what was not asked.
     pub fn on_event(&mut self, now: Mono, event: Event, effects: &mut Vec<Effect>) {
-        use State::{Held, Idle, Lost, Reading, Waiting, Writing};
+        use State::{Held, Idle, Lost, Reading, Retired, Retiring, Waiting, Writing};
         if self.until().is_some_and(|until| now >= until) {
             self.state = lose(Loss::Expired, effects);
         }
@@ -176,6 +218,16 @@ impl Lease {
             (Reading(p), Event::Read(seen)) => self.judge(now, p, seen, effects),
             // The timer of an expiry that an earlier grant had: the right is longer by now.
             (state @ (Writing(_) | Reading(_)), Event::TimerFired) => state,
+            (Held(_, etag), Event::Retire) => self.retire(etag, effects),
+            (state @ (Writing(_) | Reading(_) | Waiting(_)), Event::Retire) => {
+                self.is_retiring = true;
+                state
+            }
+            (Retiring, Event::Written(_)) => {
+                effects.push(Effect::Retired);
+                Retired
+            }
+            (state @ (Retiring | Retired), Event::TimerFired | Event::Retire) => state,
             (Lost(loss), _) => Lost(loss),
             (state, event) => unreachable!("lease: {event:?} in {state:?}"),
         };
@@ -193,13 +245,44 @@ impl Lease {
                 self.write(now, Guard::Absent, None, effects)
             }
             // We held nothing yet: it is the record of an earlier life of this node.
-            (Seen::Theirs(etag), None) => {
+            (Seen::Theirs(etag, Standing::Over), None) => {
                 self.failures += 1;
                 self.write(now, Guard::Match(etag), None, effects)
             }
+            (Seen::Theirs(etag, Standing::Until(until)), None) => {
+                self.wait_for_occupant(now, p, etag, until, effects)
+            }
             (Seen::Nothing, Some(_)) => lose(Loss::Missing, effects),
-            (Seen::Theirs(_), Some(_)) => lose(Loss::Replaced, effects),
+            (Seen::Theirs(..), Some(_)) => lose(Loss::Replaced, effects),
         }
+    }
+    /// Another session of this node may still act. Is it the rest of a process that has ended?
+    fn wait_for_occupant(
+        &mut self,
+        now: Mono,
+        p: Pending,
+        etag: Etag,
+        until: Mono,
+        effects: &mut Vec<Effect>,
+    ) -> State {
+        let changes = match &self.occupant {
+            None => 0,
+            Some((before, changes)) if *before == etag => *changes,
+            Some((_, changes)) => changes + 1,
+        };
+        if changes > CHANGES_MAX {
+            return lose(Loss::Occupied, effects);
+        }
+        self.occupant = Some((etag, changes));
+        // As often as it is renewed, so that each renewal is noticed.
+        let third = now + Micros::from_micros(self.ttl.as_micros() / 3);
+        effects.push(Effect::SetTimer(until.min(third).max(now + BACKOFF_MIN)));
+        State::Waiting(p)
+    }
+    fn retire(&mut self, etag: Etag, effects: &mut Vec<Effect>) -> State {
+        self.writes += 1;
+        effects.push(Effect::Retire(self.writes, Guard::Match(etag)));
+        State::Retiring
     }
     /// The write of `p` stands.
     fn hold(&mut self, now: Mono, p: Pending, etag: Etag, effects: &mut Vec<Effect>) -> State {
@@ -209,6 +292,9 @@ impl Lease {
             return self.write(now, Guard::Match(etag), p.until, effects);
         }
         self.failures = 0;
+        if self.is_retiring {
+            return self.retire(etag, effects);
+        }
         // A third: two renewals may fail before expiry.
         effects.push(Effect::SetTimer(p.sent_at + Micros::from_micros(self.ttl.as_micros() / 3)));
         State::Held(until, etag)
@@ -246,102 +332,9 @@ fn lose(loss: Loss, effects: &mut Vec<Effect>) -> State {
     State::Lost(loss)
 }
 
-/// What `nodes/<node>.json` says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Whose lease.
-    pub node: NodeId,
-    /// Which life of it.
-    pub session: SessionId,
-    /// The number of this write in its session.
-    pub write: u64,
-    /// When it ends, by the clock of the node that wrote it.
-    pub expires: Wall,
-    /// The peer protocol that the node speaks.
-    pub protocol: u64,
-    /// Where peers reach it; `None`: it takes no peers.
-    pub address: Option<String>,
-}
-
-/// The lease of the owner of a cell, as another node sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnerLease {
-    /// The owner may act until then.
-    Live(Wall),
-    /// Its time is over.
-    Dead,
-    /// There is no record. One is deleted only after it has expired.
-    Missing,
-    /// A later session of the same node has it; the owner is a life that ended.
-    Replaced,
-}
-
-/// What others may conclude about `session` at `now`. `margin`: see [`CLOCK_MARGIN`].
-pub fn judge(
-    record: Option<&Record>,
-    session: &SessionId,
-    now: Wall,
-    margin: Micros,
-) -> OwnerLease {
-    match record {
-        None => OwnerLease::Missing,
-        Some(record) if record.session != *session => OwnerLease::Replaced,
-        Some(record) if now < record.expires + margin => OwnerLease::Live(record.expires + margin),
-        Some(_) => OwnerLease::Dead,
-    }
-}
-
-impl Record {
-    /// Reads a record.
-    ///
-    /// # Errors
-    /// It is too long or not of our format; the error says what and where.
-    pub fn parse(bytes: &[u8]) -> Result<Self, RecordError> {
-        let mut fields = Fields::parse("node lease", bytes, RECORD_BYTES_MAX, FORMAT)?;
-        let record = Self {
-            node: fields.text("node", "a node's name", NodeId::parse)?,
-            session: fields.text(
-                "session",
-                "the 32 hexadecimal digits of a session",
-                SessionId::parse,
-            )?,
-            write: fields.number("write")?,
-            expires: Wall::from_millis(fields.number("expires_ms")?),
-            protocol: fields.number("protocol")?,
-            address: fields.get("address", "an address or null", |value| match value {
-                Value::Null => Some(None),
-                Value::String(text) if !text.is_empty() => Some(Some(text.clone())),
-                Value::String(_)
-                | Value::Bool(_)
-                | Value::Number(_)
-                | Value::Array(_)
-                | Value::Object(_) => None,
-            })?,
-        };
-        fields.end()?;
-        Ok(record)
-    }
-    /// As the bucket keeps it.
-    pub fn encode(&self) -> Vec<u8> {
-        let record = json!({
-            "format": FORMAT,
-            "node": self.node.as_str(),
-            "session": self.session.as_str(),
-            "write": self.write,
-            "expires_ms": self.expires.as_millis(),
-            "protocol": self.protocol,
-            "address": self.address.as_deref(),
-        });
-        record.to_string().into_bytes()
-    }
-    /// The record as `session` sees it; `etag` is its version.
-    pub fn seen_by(&self, session: &SessionId, etag: Etag) -> Seen {
-        if self.session == *session { Seen::Ours(self.write, etag) } else { Seen::Theirs(etag) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
     use alloc::vec;
 
     use super::*;
@@ -374,8 +367,15 @@ mod tests {
     fn etag(n: u64) -> Etag {
         Etag::new(n.to_string())
     }
-    fn session(digit: &str) -> SessionId {
-        SessionId::parse(&digit.repeat(32)).expect("a session")
+    fn theirs(version: u64, standing: Standing) -> Event {
+        Event::Read(Seen::Theirs(etag(version), standing))
+    }
+    /// Started, while another session of this node has the record.
+    fn occupied() -> Case {
+        let mut case = Case::new();
+        case.at(0, Event::Started);
+        case.at(10, Event::Written(CasOutcome::Refused));
+        case
     }
 
     #[test]
@@ -481,15 +481,16 @@ mod tests {
         let mut case = Case::new();
         case.at(0, Event::Started);
         assert_eq!(case.at(10, Event::Written(CasOutcome::Refused)), [Effect::Read]);
-        let effects = case.at(20, Event::Read(Seen::Theirs(etag(7))));
+        let effects = case.at(20, theirs(7, Standing::Over));
         assert_eq!(effects, [Effect::Write(2, Guard::Match(etag(7)))]);
     }
 
     #[test]
     fn the_reasons_of_a_loss_are_distinct() {
-        for (seen, loss) in
-            [(Seen::Theirs(etag(7)), Loss::Replaced), (Seen::Nothing, Loss::Missing)]
-        {
+        for (seen, loss) in [
+            (Seen::Theirs(etag(7), Standing::Over), Loss::Replaced),
+            (Seen::Nothing, Loss::Missing),
+        ] {
             let mut case = Case::held();
             case.at(3_000, Event::TimerFired);
             case.at(3_100, Event::Written(CasOutcome::Refused));
@@ -498,46 +499,50 @@ mod tests {
     }
 
     #[test]
-    fn others_wait_for_the_end_and_a_margin_and_see_a_replaced_session_at_once() {
-        let record = Record {
-            node: NodeId::parse("n1").expect("a node"),
-            session: session("a"),
-            write: 3,
-            expires: Wall::from_millis(1_000),
-            protocol: 1,
-            address: Some("10.0.0.1:7000".into()),
-        };
-        let margin = Micros::from_millis(500);
-        let at = |ms, of: &str| judge(Some(&record), &session(of), Wall::from_millis(ms), margin);
-        assert_eq!(at(1_499, "a"), OwnerLease::Live(Wall::from_millis(1_500)));
-        assert_eq!(at(1_500, "a"), OwnerLease::Dead);
-        assert_eq!(at(0, "b"), OwnerLease::Replaced);
-        let none = judge(None, &session("a"), Wall::from_millis(0), margin);
-        assert_eq!(none, OwnerLease::Missing);
+    fn a_session_that_may_still_act_is_waited_for() {
+        let mut case = occupied();
+        let until = Standing::Until(mono(9_500));
+        assert_eq!(case.at(20, theirs(7, until)), [Effect::SetTimer(mono(3_020))]);
+        assert_eq!(case.at(3_020, Event::TimerFired), [Effect::Read]);
+        assert_eq!(case.at(3_040, theirs(7, until)), [Effect::SetTimer(mono(6_040))]);
+        case.at(6_040, Event::TimerFired);
+        // A last renewal of the process that ended has come late.
+        let until = Standing::Until(mono(15_500));
+        assert_eq!(case.at(6_060, theirs(8, until)), [Effect::SetTimer(mono(9_060))]);
+        case.at(9_060, Event::TimerFired);
+        let effects = case.at(15_600, theirs(8, Standing::Over));
+        assert_eq!(effects, [Effect::Write(2, Guard::Match(etag(8)))]);
     }
 
     #[test]
-    fn a_record_reads_back_what_it_writes_and_nothing_else() {
-        let mut record = Record {
-            node: NodeId::parse("n1").expect("a node"),
-            session: session("a"),
-            write: 3,
-            expires: Wall::from_millis(1_764_000_000_000),
-            protocol: 1,
-            address: Some("10.0.0.1:7000".into()),
-        };
-        assert_eq!(Record::parse(&record.encode()), Ok(record.clone()));
-        record.address = None;
-        assert_eq!(Record::parse(&record.encode()), Ok(record.clone()));
-        let text = String::from_utf8(record.encode()).expect("text");
-        for (from, to, says) in [
-            ("null", "\"\"", "field `address` is \"\", but should be an address or null"),
-            ("null", "{}", "field `address` is {}"),
-            ("\"write\":3", "\"write\":3.5", "field `write` is 3.5"),
-            ("\"protocol\":1,", "", "field `protocol` is missing"),
-        ] {
-            let error = Record::parse(text.replacen(from, to, 1).as_bytes()).expect_err(to);
-            assert!(error.to_string().contains(says), "{error}");
+    fn the_second_of_two_nodes_with_one_name_gives_up_and_the_first_notices_nothing() {
+        let mut case = occupied();
+        for version in [7, 8] {
+            let effects = case.at(20, theirs(version, Standing::Until(mono(9_500))));
+            assert!(matches!(effects[..], [Effect::SetTimer(_)]), "{effects:?}");
+            assert_eq!(case.at(3_020, Event::TimerFired), [Effect::Read]);
         }
+        let effects = case.at(6_060, theirs(9, Standing::Until(mono(15_500))));
+        assert_eq!(effects, [Effect::Fence(Loss::Occupied)]);
+    }
+
+    #[test]
+    fn a_right_that_is_given_up_is_over_at_once_and_the_record_says_so() {
+        let mut case = Case::held();
+        assert_eq!(case.at(2_000, Event::Retire), [Effect::Retire(2, Guard::Match(etag(1)))]);
+        assert!(!case.0.is_held(mono(2_000)));
+        assert_eq!(case.at(2_100, Event::TimerFired), []);
+        assert_eq!(case.at(2_200, Event::Written(CasOutcome::Unknown)), [Effect::Retired]);
+        assert_eq!(case.0.loss(), None);
+    }
+
+    #[test]
+    fn a_right_is_given_up_after_the_renewal_that_is_under_way() {
+        let mut case = Case::held();
+        case.at(3_000, Event::TimerFired);
+        assert_eq!(case.at(3_100, Event::Retire), []);
+        assert!(case.0.is_held(mono(3_100)), "others still wait for it");
+        let effects = case.at(3_200, Event::Written(CasOutcome::Applied(etag(2))));
+        assert_eq!(effects, [Effect::Retire(3, Guard::Match(etag(2)))]);
     }
 }
