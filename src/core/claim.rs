@@ -4,12 +4,16 @@
 //! before, with a base at exactly what was restored. A write whose end is unknown is read back:
 //! its nonce tells whether it stands. It is repeated only unchanged and under the same guard, so
 //! that a late arrival of the first attempt does no harm.
+//!
+//! A cell that nobody can serve any more need not be served here: the claim asks where it belongs
+//! ([`crate::placement`]) before it writes. A cell that was sent here is taken.
 
 use alloc::vec::Vec;
 use core::mem;
 
 use crate::cas::{CasOutcome, Etag, Guard, Nonce};
 use crate::lease::OwnerLease;
+use crate::node::NodeId;
 use crate::ownership::{Decision, Me, Owner, Record, Route, decide};
 use crate::record::RecordError;
 use crate::time::{Micros, Mono};
@@ -22,11 +26,25 @@ const FAILURES_MAX: u32 = 8;
 /// The wait before the second repetition; it doubles from there.
 const BACKOFF_MIN: Micros = Micros::from_millis(50);
 
+/// Why a cell is to be activated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A request for it has entered here; another node may be a better place.
+    Entered,
+    /// Another node has sent it here.
+    Placed,
+    /// The wake index knows an alarm of it. A cell that does not exist is not created for that.
+    Woken,
+    /// The same, sent here by another node.
+    WokenPlaced,
+}
+
 /// The machine. It wants one thing at a time, and each effect but the last ends in one event. Drop
 /// it when the lease is lost.
 #[derive(Debug)]
 pub struct Claim {
     me: Me,
+    purpose: Purpose,
     /// Random; makes the nonces.
     seed: u128,
     /// Numbers our writes.
@@ -44,6 +62,8 @@ enum State {
     Waiting(Option<Write>),
     /// Reading the lease of the owner.
     Asking(Record, Etag),
+    /// Where does it belong? If here, this is to be written.
+    Placing(Write),
     Writing(Write),
     Restoring(Record, Etag),
     Done,
@@ -74,6 +94,8 @@ pub enum Event {
     Lease(Result<OwnerLease, RecordError>),
     /// The record or the lease could not be read.
     ReadFailed,
+    /// Where the cell belongs; `None`: here.
+    Placed(Option<NodeId>),
     /// The write ended so. An error of which it is known that nothing applied is `Unknown` too.
     Written(CasOutcome),
     /// The database is there, up to this commit.
@@ -89,8 +111,11 @@ pub enum Event {
 pub enum Effect {
     /// Read `own.json`.
     ReadOwner,
-    /// Read the lease of this node, and judge the session by it.
+    /// Read the lease of this node, and judge the session by it. That it lives may be known from
+    /// an earlier read, that it does not takes a new one.
     ReadLease(Owner),
+    /// Nobody can serve the cell: where does it belong?
+    Place,
     /// Write `own.json`.
     Cas {
         /// If it still is this.
@@ -111,14 +136,19 @@ pub enum Effect {
     },
     /// Done: another session serves the cell.
     Forward(Route),
+    /// Done: nobody serves the cell, and this node is to take it.
+    Send(NodeId),
     /// Done: it cannot be served now.
     Fail(Failure),
 }
 
-/// Why an activation failed. The next request may try again; all but `Exhausted` and `Restore`
-/// need an operator.
+/// Why an activation failed. The next request may try again; all but `Absent`, `Exhausted` and
+/// `Restore` need an operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
+    /// There is no such cell, and it is not to be created.
+    #[error("the cell does not exist")]
+    Absent,
     /// A record cannot be understood.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -143,8 +173,8 @@ pub enum Failure {
 
 impl Claim {
     /// `seed` is random, drawn anew for each activation.
-    pub fn new(me: Me, seed: u128) -> Self {
-        Self { me, seed, writes: 0, failures: 0, state: State::Idle }
+    pub fn new(me: Me, purpose: Purpose, seed: u128) -> Self {
+        Self { me, purpose, seed, writes: 0, failures: 0, state: State::Idle }
     }
     /// Whether it has served, forwarded or failed.
     pub fn is_done(&self) -> bool {
@@ -155,7 +185,7 @@ impl Claim {
     /// # Panics
     /// On an answer to what was not asked.
     pub fn on_event(&mut self, now: Mono, event: Event, effects: &mut Vec<Effect>) {
-        use State::{Asking, Idle, Reading, Restoring, Waiting, Writing};
+        use State::{Asking, Idle, Placing, Reading, Restoring, Waiting, Writing};
         self.state = match (mem::replace(&mut self.state, State::Done), event) {
             (Idle, Event::Started) => read(None, effects),
             (Reading(_), Event::Owner(Err(e))) | (Asking(..), Event::Lease(Err(e))) => {
@@ -167,6 +197,11 @@ impl Claim {
             (Waiting(wrote), Event::TimerFired) => read(wrote, effects),
             (Asking(record, etag), Event::Lease(Ok(lease))) => {
                 self.decide(Some((record, etag)), Some(lease), effects)
+            }
+            (Placing(w), Event::Placed(None)) => write(w, effects),
+            (Placing(_), Event::Placed(Some(node))) => {
+                effects.push(Effect::Send(node));
+                State::Done
             }
             (Writing(w), Event::Written(CasOutcome::Applied(etag))) => {
                 stand(w.record, etag, w.then, effects)
@@ -215,12 +250,16 @@ impl Claim {
         let nonce = self.nonce();
         let read = seen.as_ref().map(|(record, etag)| (record, etag));
         match (decide(read, lease, &self.me, nonce), seen) {
-            (Decision::Create(record), _) => {
-                write(Write { guard: Guard::Absent, record, then: Next::Serve }, effects)
-            }
-            (Decision::Claim { guard, record }, _) => {
-                let guard = Guard::Match(guard);
-                write(Write { guard, record, then: Next::Restore }, effects)
+            (Decision::Create(record), _) => match self.purpose {
+                Purpose::Entered | Purpose::Placed => {
+                    let write = Write { guard: Guard::Absent, record, then: Next::Serve };
+                    self.place(write, None, effects)
+                }
+                Purpose::Woken | Purpose::WokenPlaced => fail(Failure::Absent, effects),
+            },
+            (Decision::Claim { guard, record }, seen) => {
+                let write = Write { guard: Guard::Match(guard), record, then: Next::Restore };
+                self.place(write, seen.and_then(|(record, _)| record.owner), effects)
             }
             (Decision::Serve, Some((record, etag))) => stand(record, etag, Next::Serve, effects),
             (Decision::ReadLease(owner), Some((record, etag))) => {
@@ -234,6 +273,19 @@ impl Claim {
             (Decision::Broken(reason), _) => fail(Failure::Broken(reason), effects),
             (decision @ (Decision::Serve | Decision::ReadLease(_)), None) => {
                 unreachable!("claim: {decision:?} without a record")
+            }
+        }
+    }
+    /// Nobody can serve the cell any more, `owner` neither. What this node had itself it keeps.
+    fn place(&self, w: Write, owner: Option<Owner>, effects: &mut Vec<Effect>) -> State {
+        let is_ours = owner.is_some_and(|owner| owner.node == self.me.owner.node);
+        match self.purpose {
+            Purpose::Entered | Purpose::Woken if !is_ours => {
+                effects.push(Effect::Place);
+                State::Placing(w)
+            }
+            Purpose::Entered | Purpose::Woken | Purpose::Placed | Purpose::WokenPlaced => {
+                write(w, effects)
             }
         }
     }
@@ -314,11 +366,17 @@ mod tests {
 
     impl Case {
         fn new() -> Self {
-            Self(Claim::new(Me { owner: owner("n1", "a"), serving: None }, 7))
+            Self::of(Purpose::Placed)
+        }
+        fn of(purpose: Purpose) -> Self {
+            Self(Claim::new(Me { owner: owner("n1", "a"), serving: None }, purpose, 7))
         }
         /// Started, and told what was read.
         fn reads(seen: Option<(Record, Etag)>) -> (Self, Effect) {
-            let mut case = Self::new();
+            Self::new().reads_as(seen)
+        }
+        fn reads_as(self, seen: Option<(Record, Etag)>) -> (Self, Effect) {
+            let mut case = self;
             assert_eq!(case.tell(Event::Started), Effect::ReadOwner);
             let effect = case.sees(seen);
             (case, effect)
@@ -402,6 +460,42 @@ mod tests {
         assert_eq!(guard, Guard::Match(etag("f")));
         assert_eq!(record.base, Base { epoch: epoch(6), txid: t(12) });
         assert_eq!(case.written(applied("g")), Effect::Serve { record, etag: etag("g") });
+    }
+
+    #[test]
+    fn a_cell_of_nobody_is_placed_before_anything_is_written() {
+        let released = theirs().release(t(20), Nonce::numbered(1, 2));
+        for seen in [None, Some((released, etag("e")))] {
+            for place in [None, Some(owner("n3", "c").node)] {
+                let (mut case, effect) = Case::of(Purpose::Entered).reads_as(seen.clone());
+                assert_eq!(effect, Effect::Place);
+                match (case.tell(Event::Placed(place.clone())), place) {
+                    (Effect::Cas { .. }, None) => assert!(!case.0.is_done()),
+                    (Effect::Send(node), Some(place)) => assert_eq!(node, place),
+                    (effect, _) => panic!("{effect:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_cell_of_a_dead_node_is_placed_and_one_of_our_own_earlier_life_stays() {
+        let (mut case, _) = Case::of(Purpose::Entered).reads_as(Some((theirs(), etag("e"))));
+        assert_eq!(case.tell(Event::Lease(Ok(OwnerLease::Dead))), Effect::Place);
+        let ours = Record { owner: Some(owner("n1", "b")), ..theirs() };
+        let (_, effect) = Case::of(Purpose::Entered).reads_as(Some((ours, etag("e"))));
+        assert!(matches!(effect, Effect::Cas { .. }), "{effect:?}");
+    }
+
+    #[test]
+    fn an_alarm_wakes_a_cell_but_never_makes_one() {
+        for purpose in [Purpose::Woken, Purpose::WokenPlaced] {
+            let (_, effect) = Case::of(purpose).reads_as(None);
+            assert_eq!(effect, Effect::Fail(Failure::Absent));
+        }
+        let released = theirs().release(t(20), Nonce::numbered(1, 2));
+        let (_, effect) = Case::of(Purpose::WokenPlaced).reads_as(Some((released, etag("e"))));
+        assert!(matches!(effect, Effect::Cas { .. }), "{effect:?}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod lease;
 pub mod ltx;
 pub mod node;
 pub mod ownership;
+pub mod placement;
 pub mod plan;
 pub mod proof;
 pub mod record;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use celld_core::alarm::Stored;
 use celld_core::cas::{CasOutcome, Etag};
 use celld_core::cell::CellId;
-use celld_core::claim::{self, Claim, Effect, Event};
+use celld_core::claim::{self, Claim, Effect, Event, Purpose};
 use celld_core::compaction::Compactor;
 use celld_core::epoch::FencingToken;
 use celld_core::lease;
@@ -48,7 +48,7 @@ pub(crate) struct Activated {
 /// What the callers of the cell are told.
 pub(crate) async fn activate(shard: &Rc<Shard>, id: &CellId) -> Result<Activated, Failure> {
     let me = Me { owner: shard.facts.me.clone(), serving: None };
-    let mut claim = Claim::new(me, random());
+    let mut claim = Claim::new(me, Purpose::Placed, random());
     let mut effects = Vec::new();
     let mut restored = None;
     let mut restore_error = None;
@@ -96,6 +96,7 @@ pub(crate) async fn activate(shard: &Rc<Shard>, id: &CellId) -> Result<Activated
             Effect::Serve { record, etag } => {
                 return open(shard, id, record, etag, restored);
             }
+            Effect::Place | Effect::Send(_) => unreachable!("the cell was placed here"),
             Effect::Forward(route) => return Err(owned_elsewhere(id, &route)),
             Effect::Fail(why) => return Err(failed(id, &why, restore_error)),
         };

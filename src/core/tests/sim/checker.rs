@@ -154,7 +154,7 @@ impl Checker {
     /// An activation failed. Slowness is no reason to lose files.
     pub fn failed(&mut self, cell: usize, failure: &Failure) {
         match failure {
-            Failure::Exhausted(_) | Failure::Restore => {}
+            Failure::Exhausted(_) | Failure::Restore | Failure::Absent => {}
             Failure::Record(_) | Failure::Broken(_) | Failure::History { .. } => {
                 self.violated(format!("cell {cell}: {failure}"));
             }

@@ -213,7 +213,8 @@ impl Process {
         self.activations += 1;
         let cell = op.cell;
         let me = Me { owner: self.owner.clone(), serving: None };
-        let claim = Claim::new(me, self.seed + u128::from(self.activations));
+        let claim =
+            Claim::new(me, claim::Purpose::Placed, self.seed + u128::from(self.activations));
         let phase = Phase::Claiming { claim, history: vec![], read: None, wrote: None };
         let waiting = VecDeque::from([op]);
         self.cells.insert(cell, Cell { activation: self.activations, waiting, phase });
@@ -272,6 +273,7 @@ impl Process {
                     let redirect = |op| Wish::Redirect(op, to.clone());
                     return wishes.extend(waiting.into_iter().map(redirect));
                 }
+                claim::Effect::Place | claim::Effect::Send(_) => unreachable!("it is placed"),
                 claim::Effect::Fail(failure) => {
                     self.cells.remove(&cell);
                     return wishes.push(Wish::Failed { cell, failure });
