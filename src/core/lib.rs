@@ -28,6 +28,7 @@ pub mod plan;
 pub mod proof;
 pub mod record;
 pub mod retry;
+pub mod route;
 pub mod time;
 pub mod txid;
 pub mod wake;
