@@ -15,6 +15,7 @@ pub mod cas;
 pub mod cell;
 pub mod claim;
 pub mod compaction;
+pub mod drain;
 pub mod epoch;
 pub mod eviction;
 pub mod fleet;
