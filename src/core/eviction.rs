@@ -72,6 +72,8 @@ pub enum Event<K> {
     Idle(K, Rest),
     /// It is out of memory.
     Gone(K),
+    /// So many must go now, as far as they are idle: memory is short, or another node has room.
+    Shed(usize),
     /// The timer is due.
     TimerFired,
 }
@@ -107,6 +109,12 @@ impl<K: Copy + Ord> Eviction<K> {
             Event::Busy(cell) => self.turn(cell, Some(State::Busy)),
             Event::Idle(cell, rest) => self.turn(cell, Some(State::Idle(now, rest))),
             Event::Gone(cell) => self.turn(cell, None),
+            Event::Shed(count) => {
+                for _ in 0..count {
+                    let Some((_, cell)) = self.oldest() else { break };
+                    self.evict(cell, effects);
+                }
+            }
             Event::TimerFired => self.timer = None,
         }
         while self.cells.len() - self.leaving > self.limits.resident_max
@@ -233,6 +241,17 @@ mod tests {
         // It is on its way: the next one is not told to go for it again.
         assert_eq!(at(&mut eviction, 4, Event::Busy(9)), []);
         assert_eq!(at(&mut eviction, 5, Event::Busy(11)), [Evict(3)]);
+    }
+
+    #[test]
+    fn cells_that_must_go_are_idle_ones_those_that_rest_longest_first() {
+        let mut eviction = Eviction::new(Limits::default());
+        for cell in 0..4 {
+            at(&mut eviction, u64::from(cell), idle(cell));
+        }
+        at(&mut eviction, 4, Event::Busy(0));
+        assert_eq!(at(&mut eviction, 5, Event::Shed(2)), [Evict(1), Evict(2)]);
+        assert_eq!(at(&mut eviction, 5, Event::Shed(9)), [Evict(3)]);
     }
 
     #[test]
