@@ -348,13 +348,16 @@ pub(crate) async fn drive(
         };
         let mut tick = pin!(rt::sleep(TICK));
         poll_fn(|cx| {
-            while tick.as_mut().poll(cx).is_ready() {
+            // What has come is read before the silence is judged: this side may have been busy.
+            let mut polled = driver.poll(cx);
+            while polled.is_pending() && tick.as_mut().poll(cx).is_ready() {
                 tick.set(rt::sleep(TICK));
                 if let Some(ending) = driver.tick() {
                     return Poll::Ready(ending);
                 }
+                polled = driver.poll(cx);
             }
-            driver.poll(cx)
+            polled
         })
         .await
     };

@@ -6,8 +6,8 @@
 //! side.
 //!
 //! - *Back-pressure.* A sender may send what its reader has allowed: [`WINDOW_FIRST`] at once, and
-//!   then as much again as was read. A body that flows gets [`WINDOW_WIDE`], as long as the
-//!   connection's store of [`WIDE_MAX`] lasts. So unread bytes are bounded by the number of calls
+//!   then as much again as was read. A body that uses its window up gets a wider one, up to
+//!   [`WINDOW_WIDE`], as long as the connection's store of [`WIDE_MAX`] lasts. So unread bytes are bounded by the number of calls
 //!   times the first window, plus the store, whatever the other side does. No call waits for
 //!   another one's reader.
 //! - *Full.* A connection holds [`CALLS_MAX`] calls and [`HEADS_MAX`] bytes of heads that wait to be
@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use celld_core::time::{Micros, Mono};
 
-use self::stream::{Flow, Head, Incoming, Outgoing, Stream, WIDENING};
+use self::stream::{Flow, Head, Incoming, Outgoing, Stream};
 pub use self::stream::{WINDOW_FIRST, WINDOW_WIDE};
 use crate::FrameError;
 use crate::frame::{CHUNK_MAX, CallId, CallKind, Code, Frame, HEAD_MAX, HEADER_LEN, More, Refusal};
@@ -319,10 +319,9 @@ impl Mux {
         let Some(stream) = self.calls.get_mut(&call.0) else { return };
         let into = &mut stream.into;
         into.unread = into.unread.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
-        let flows = into.flow == Flow::Open && into.window < WINDOW_FIRST / 2;
-        if flows && !into.is_wide && self.wide + WIDENING <= WIDE_MAX {
-            into.is_wide = true;
-            self.wide += WIDENING;
+        if let Some(more) = into.widening().filter(|more| self.wide + more <= WIDE_MAX) {
+            into.target += more;
+            self.wide += more;
         }
         if into.is_credit_due() && !stream.owes_credit {
             stream.owes_credit = true;
@@ -540,9 +539,7 @@ impl Mux {
 
     fn forget(&mut self, call: u64) -> Option<Stream> {
         let stream = self.calls.remove(&call)?;
-        if stream.into.is_wide {
-            self.wide -= WIDENING;
-        }
+        self.wide -= stream.into.widened();
         match &stream.out.head {
             Some(Head::Open { head, .. } | Head::Reply { head }) => self.heads -= head.len(),
             None => {}

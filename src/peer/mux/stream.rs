@@ -9,11 +9,9 @@ use crate::frame::{CallKind, More};
 
 /// What each body may send before its reader has said anything: small bodies need no round trip.
 pub const WINDOW_FIRST: u32 = 16 * 1024;
-/// What a body that is read may have under way: a quarter of a gigabyte in a second at a round
-/// trip of one millisecond.
+/// What a body may have under way at most: a quarter of a gigabyte in a second at a round trip of
+/// one millisecond. A power of two times the first window.
 pub const WINDOW_WIDE: u32 = 256 * 1024;
-/// What a wide window takes from the connection's store.
-pub(super) const WIDENING: u32 = WINDOW_WIDE - WINDOW_FIRST;
 
 /// One call.
 #[derive(Debug)]
@@ -70,7 +68,8 @@ pub(super) struct Incoming {
     pub window: u32,
     /// What has come and is not read.
     pub unread: u32,
-    pub is_wide: bool,
+    /// What `window` and `unread` may be together.
+    pub target: u32,
 }
 
 impl Flow {
@@ -121,19 +120,30 @@ impl Outgoing {
 
 impl Incoming {
     pub fn new(flow: Flow, is_begun: bool) -> Self {
-        Self { flow, is_begun, window: WINDOW_FIRST, unread: 0, is_wide: false }
+        Self { flow, is_begun, window: WINDOW_FIRST, unread: 0, target: WINDOW_FIRST }
+    }
+
+    /// What a wider window takes from the connection's store, if the body uses up the one it has.
+    /// It doubles each time, so that a body gets what it needs, and a socket that is idle for the
+    /// rest of its life keeps little.
+    pub fn widening(&self) -> Option<u32> {
+        let is_short = self.flow == Flow::Open && self.window < self.target / 2;
+        (is_short && self.target < WINDOW_WIDE).then_some(self.target)
+    }
+
+    /// What was taken from the connection's store.
+    pub fn widened(&self) -> u32 {
+        self.target - WINDOW_FIRST
     }
 
     /// What the sender can be allowed beyond what it has and what lies here unread.
     pub fn grant(&self) -> u32 {
-        let target = if self.is_wide { WINDOW_WIDE } else { WINDOW_FIRST };
-        target.saturating_sub(self.window).saturating_sub(self.unread)
+        self.target.saturating_sub(self.window).saturating_sub(self.unread)
     }
 
     /// Whether that is worth a frame. A sender that has less than three quarters of its window
     /// gets one as soon as its reader has read, so that it cannot starve.
     pub fn is_credit_due(&self) -> bool {
-        let target = if self.is_wide { WINDOW_WIDE } else { WINDOW_FIRST };
-        self.flow == Flow::Open && self.grant() > target / 4
+        self.flow == Flow::Open && self.grant() > self.target / 4
     }
 }
