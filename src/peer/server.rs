@@ -4,9 +4,11 @@
 //! Every shard listens on the same address and takes the connections that the kernel gives it. A
 //! call to a cell of another shard hops there once, over the mesh.
 //!
-//! Invariant: what strangers send costs no more than [`HANDSHAKES_MAX`] handshakes at once.
+//! Invariant: what strangers send costs no more than [`HANDSHAKES_MAX`] handshakes at once, and
+//! does not keep the fleet out: the one that lasts longest makes room.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::rc::{Rc, Weak};
@@ -68,7 +70,8 @@ struct Inner {
     identity: Rc<Identity>,
     patience: Patience,
     connections: RefCell<Vec<Weak<Shared>>>,
-    handshakes: Cell<usize>,
+    /// The oldest first. Who is dropped here is dropped.
+    handshakes: RefCell<VecDeque<Rc<Handshake>>>,
     running: Cell<usize>,
     is_stopping: Cell<bool>,
     /// Something of the above has changed.
@@ -97,7 +100,7 @@ impl Server {
             identity,
             patience,
             connections: RefCell::default(),
-            handshakes: Cell::new(0),
+            handshakes: RefCell::default(),
             running: Cell::new(0),
             is_stopping: Cell::new(false),
             changed: Event::new(),
@@ -115,15 +118,14 @@ impl Server {
         let handler = Rc::new(handler);
         let inner = &self.0;
         loop {
-            inner.until(|inner| inner.handshakes.get() < HANDSHAKES_MAX).await;
             let stopping = async {
                 inner.until(|inner| inner.is_stopping.get()).await;
                 None
             };
             let accepted = async { Some(rt::net::accept(&listener).await) };
             let Some(socket) = stopping.or(accepted).await else { return };
-            inner.handshakes.set(inner.handshakes.get() + 1);
-            rt::spawn(inner.clone().meet(socket, handler.clone()));
+            let handshake = inner.begin_handshake();
+            rt::spawn(inner.clone().meet(socket, handshake, handler.clone()));
         }
     }
 
@@ -170,21 +172,29 @@ impl Inner {
         }
     }
 
-    fn set(&self, place: &Cell<usize>, value: usize) {
-        place.set(value);
-        self.changed.notify(usize::MAX);
+    fn begin_handshake(&self) -> Rc<Handshake> {
+        let handshake = Rc::<Handshake>::default();
+        let mut handshakes = self.handshakes.borrow_mut();
+        handshakes.push_back(handshake.clone());
+        if handshakes.len() > HANDSHAKES_MAX {
+            let oldest = handshakes.pop_front();
+            oldest.inspect(|oldest| oldest.give_up());
+        }
+        handshake
     }
 
     /// One connection, from its first byte to its last.
-    async fn meet<H, F>(self: Rc<Self>, socket: TcpStream, handler: Rc<H>)
+    async fn meet<H, F>(self: Rc<Self>, socket: TcpStream, handshake: Rc<Handshake>, handler: Rc<H>)
     where
         H: Fn(Call) -> F + 'static,
         F: Future<Output = ()> + 'static,
     {
-        let met = rt::timeout(HANDSHAKE_LIMIT, self.shake_hands(socket)).await;
-        let met =
-            met.unwrap_or_else(|_| Err(Cause::Unreachable("it did not say who it is".into())));
-        self.set(&self.handshakes, self.handshakes.get() - 1);
+        let shaking = async {
+            let late = |_| Err(Cause::Unreachable("it did not say who it is in time".into()));
+            rt::timeout(HANDSHAKE_LIMIT, self.shake_hands(socket)).await.unwrap_or_else(late)
+        };
+        let met = handshake.given_up().or(shaking).await;
+        self.handshakes.borrow_mut().retain(|other| !Rc::ptr_eq(other, &handshake));
         let (shared, stream) = match met {
             Ok(met) => met,
             Err(cause) => {
@@ -241,6 +251,27 @@ impl Inner {
             let _running = running;
             answering.await;
         });
+    }
+}
+
+/// A connection of which nobody knows yet who it is.
+#[derive(Default)]
+struct Handshake {
+    is_given_up: Cell<bool>,
+    told: Event,
+}
+
+impl Handshake {
+    fn give_up(&self) {
+        self.is_given_up.set(true);
+        self.told.notify(usize::MAX);
+    }
+
+    async fn given_up<T>(&self) -> Result<T, Cause> {
+        while !self.is_given_up.get() {
+            self.told.listen().await;
+        }
+        Err(Cause::Busy("too many strangers want to be let in"))
     }
 }
 

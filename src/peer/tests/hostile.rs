@@ -69,6 +69,23 @@ fn who_shows_no_certificate_or_speaks_no_tls_is_refused() {
     assert_eq!(ended.refused, 5, "{ended:?}");
 }
 
+#[test]
+fn strangers_who_say_nothing_do_not_keep_the_fleet_out() {
+    let node = Node::start();
+    let connect = |_| TcpStream::connect(node.at).expect("a port");
+    let mute: Vec<_> = (0..200).map(connect).collect();
+    rt::block_on(async {
+        let mut ask = ask(HASTY, "h");
+        // Less than a stranger's time.
+        ask.wait = Some(Duration::from_secs(8));
+        let asked = node.link().ask(ask).await.expect("let in");
+        asked.answer().await.expect("an answer");
+    });
+    drop(mute);
+    let ended = node.stop(Stop::Drain);
+    assert!(ended.refused >= 200 - 64, "{ended:?}");
+}
+
 /// Trusts everybody.
 #[derive(Debug)]
 struct Anybody;

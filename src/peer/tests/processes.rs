@@ -32,11 +32,13 @@ fn main() {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [_, "server", ledger] => serve(Path::new(ledger)),
         [_, "client", at] => ask_for_ever(at.parse().expect("an address")),
+        [_, "cable"] => calls_end_when_the_network_is_gone(),
         _ => {
             calls_in_flight_end_when_the_server_is_killed();
             a_server_notices_a_client_that_is_killed();
             a_server_that_is_stopped_is_silent_and_not_waited_for();
             no_call_that_was_not_sent_has_run();
+            in_a_network_of_its_own("cable");
             println!("processes: ok");
         }
     }
@@ -184,6 +186,48 @@ fn a_server_that_is_stopped_is_silent_and_not_waited_for() {
             rt::sleep(Duration::from_millis(20)).await;
         }
     });
+}
+
+/// Runs this program once more where it may break the network. Skipped with a message where the
+/// system does not let it.
+fn in_a_network_of_its_own(what: &str) {
+    let unshare = |args: &[&str]| Command::new("unshare").arg("-rn").args(args).status();
+    if !unshare(&["ip", "link", "set", "lo", "up"]).is_ok_and(|status| status.success()) {
+        return println!("processes: {what} is skipped: no network namespaces here");
+    }
+    let program = std::env::current_exe().expect("this program");
+    let status = unshare(&[program.to_str().expect("a plain path"), what]).expect("as before");
+    assert!(status.success(), "{what}: {status}");
+}
+
+/// As when a host loses its power: nobody says that the connection is over.
+fn calls_end_when_the_network_is_gone() {
+    let set = |state: &str| {
+        let status = Command::new("ip").args(["link", "set", "lo", state]).status();
+        assert!(status.expect("a command").success());
+    };
+    set("up");
+    let node = Node::start();
+    rt::block_on(async {
+        let link = node.link();
+        // One waits for its answer, of the other one something is under way.
+        let quiet = link.ask(ask(HANG, "h")).await.expect("sent");
+        until(|| get(&node.seen.begun) == 1).await;
+        set("down");
+        let (asked, mut writer) = link.ask_with_body(ask(ECHO, "h")).await.expect("sent");
+        writer.write(Bytes::from_static(b"body")).await.expect("it can be sent");
+        let begun = Instant::now();
+        for asked in [quiet, asked] {
+            let error = asked.answer().await.map(|_| ()).expect_err("nobody is there");
+            assert_eq!((error.code(), error.fate), ("peer_lost", Fate::MayHaveRun), "{error}");
+        }
+        let time = begun.elapsed();
+        assert!(time > Duration::from_secs(2) && time < Duration::from_secs(40), "{time:?}");
+        // The other side notices it, too.
+        until(|| get(&node.seen.running) == 0).await;
+        println!("processes: the network is gone, noticed after {time:?}");
+    });
+    node.stop(Stop::Cut);
 }
 
 /// What became of the calls to servers that were killed under them.
