@@ -20,6 +20,7 @@ pub mod epoch;
 pub mod eviction;
 pub mod fleet;
 pub mod gate;
+pub mod hedge;
 pub mod lease;
 pub mod ltx;
 pub mod node;

@@ -16,6 +16,10 @@ pub struct OpenOptions {
     pub ca_file: Option<PathBuf>,
     /// Keys to sign with, in place of those that the environment offers.
     pub keys: Option<StaticKeys>,
+    /// Plain reads and writes that take longer than nearly all before them are sent a second time,
+    /// five of a hundred at most. For stores whose slow answers come by chance; a store that is
+    /// slow because it has too much to do becomes no faster.
+    pub hedge: bool,
 }
 
 /// Keys that are known beforehand.
@@ -51,6 +55,7 @@ impl OpenOptions {
             region: first(&["AWS_REGION", "AWS_DEFAULT_REGION"]),
             ca_file: first(&["AWS_CA_BUNDLE"]).map(PathBuf::from),
             keys: None,
+            hedge: false,
         }
     }
 }

@@ -213,6 +213,12 @@ where
         }
     }
 
+    /// Closes the connections that wait for a request: something speaks against all of them.
+    pub fn forget_idle(&self) {
+        let idle = std::mem::take(&mut self.0.state.borrow_mut().idle);
+        idle.into_iter().for_each(Idle::retire);
+    }
+
     /// No connections are kept and none are in use.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.0.state.borrow();

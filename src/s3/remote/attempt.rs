@@ -1,5 +1,6 @@
 //! Sending: one attempt, and the attempts of a verb.
 
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,8 +9,9 @@ use celld_core::retry::{Decision, Health, Retry};
 use celld_core::time::{Micros, Mono};
 use celld_rt as rt;
 use celld_rt::http_client::read_body;
+use futures_util::future::{Either, select};
 use http::header::{DATE, HOST, HeaderValue};
-use http::{Request, Response, Uri};
+use http::{Method, Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 
@@ -24,6 +26,8 @@ use crate::options::{Lane, Limits};
 const ERROR_BYTES_MAX: u64 = 64 << 10;
 /// A first attempt may take so long; each further one twice as long.
 const ATTEMPT_FIRST: Duration = Duration::from_secs(8);
+/// A longer write is not sent twice: it is slow by its size.
+const HEDGED_BYTES_MAX: usize = 256 << 10;
 /// More time for what is large: nobody's link is slower.
 const BYTES_PER_SECOND_MIN: u64 = 256 << 10;
 /// The store's clock is looked at this often.
@@ -47,7 +51,12 @@ impl Call<'_> {
         loop {
             self.admitted(&mut retry).await?;
             let left = span(deadline.since(now()));
-            let attempt = self.once(verb, &make(), limit.min(left), &read).await;
+            let (ask, limit_now) = (make(), limit.min(left));
+            let attempt = match hedge_of(verb, &ask).filter(|_| self.remote.hedges) {
+                None => self.once(verb, &ask, limit_now, &read).await,
+                // In a box: large, and of those only who want it.
+                Some(kind) => Box::pin(self.hedged(kind, verb, &ask, limit_now, &read)).await,
+            };
             let failure = match attempt {
                 Ok(done) => return Ok(done),
                 Err(failure) => failure,
@@ -65,6 +74,42 @@ impl Call<'_> {
             }
             self.remote.metrics.retries.add();
         }
+    }
+
+    /// Sends `ask`, and once more beside it when the answer takes longer than nearly all before.
+    /// The first good answer counts.
+    async fn hedged<T>(
+        &self,
+        kind: usize,
+        verb: Verb,
+        ask: &Ask,
+        limit: Duration,
+        read: &impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let local = pool::of(self.remote, self.lane);
+        let delay = local.hedges.borrow_mut()[kind].on_request();
+        let begin = now();
+        let first = pin!(self.once(verb, ask, limit, read));
+        let result = match select(first, pin!(rt::sleep(delay.map_or(limit, span)))).await {
+            Either::Left((result, _)) => result,
+            Either::Right(((), first)) => {
+                if delay.is_none() || !local.hedges.borrow_mut()[kind].may_send() {
+                    first.await
+                } else {
+                    self.remote.metrics.hedges.add();
+                    let second = pin!(self.once(verb, ask, limit, read));
+                    match select(first, second).await {
+                        Either::Left((Err(_), second)) => second.await,
+                        Either::Right((Err(_), first)) => first.await,
+                        Either::Left((result, _)) | Either::Right((result, _)) => result,
+                    }
+                }
+            }
+        };
+        if result.is_ok() {
+            local.hedges.borrow_mut()[kind].observe(now().since(begin));
+        }
+        result
     }
 
     /// Sends `ask` once, and hands the answer's head to `read`. The head must come within `limit`,
@@ -89,7 +134,11 @@ impl Call<'_> {
         limit: Duration,
         read: impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let late = |_: rt::TimedOut| Failure::timed_out();
+        let late = |_: rt::TimedOut| {
+            // A host that is gone takes all connections with it, and says nothing.
+            pool::of(self.remote, self.lane).pool.forget_idle();
+            Failure::timed_out()
+        };
         let sending = limit + time_for(ask.body.len() as u64);
         let response = rt::timeout(sending, self.send(ask)).await.map_err(late)??;
         let reading = limit + time_for(response.body().size_hint().lower());
@@ -131,7 +180,7 @@ impl Call<'_> {
             parts.uri = Uri::from(target);
         }
         let request = Request::from_parts(parts, Full::new(ask.body.clone()));
-        let response = pool::of(remote, self.lane).send(request).await?;
+        let response = pool::of(remote, self.lane).pool.send(request).await?;
         remote.look_at_clock(sent_ms, &response);
         Ok(response)
     }
@@ -230,6 +279,17 @@ pub(super) async fn whole(response: Response<Incoming>, max: u64) -> Result<Answ
         Ok(None) | Err(_) if is_error => Ok(Answer { head, body: bytes::Bytes::new() }),
         Ok(None) => Err(Failure::TooLong(max)),
         Err(source) => Err(Failure::NoAnswer { reused: false, source }),
+    }
+}
+
+/// Whose latencies a request belongs to. A second write of the same bytes under the same name does
+/// no harm; parts of large objects and listings take as long as they take.
+fn hedge_of(verb: Verb, ask: &Ask) -> Option<usize> {
+    match verb {
+        Verb::Get => Some(0),
+        Verb::Put if ask.method == Method::PUT && ask.body.len() <= HEDGED_BYTES_MAX => Some(1),
+        Verb::Put => None,
+        Verb::GetRange | Verb::PutIf | Verb::List | Verb::Delete => None,
     }
 }
 

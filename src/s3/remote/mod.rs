@@ -58,6 +58,8 @@ pub(crate) struct Remote {
     looked_ms: AtomicI64,
     metrics: Metrics,
     is_read_only: bool,
+    /// Plain reads and writes that take unusually long are sent a second time.
+    hedges: bool,
     in_byte_order: AtomicBool,
 }
 
@@ -116,6 +118,7 @@ impl Remote {
             looked_ms: AtomicI64::new(0),
             metrics: Metrics::default(),
             is_read_only: false,
+            hedges: options.hedge,
             in_byte_order: AtomicBool::new(dialect.lists_in_byte_order()),
             dialect,
         })
@@ -154,7 +157,7 @@ impl Remote {
     /// # Errors
     /// One could not be opened.
     pub async fn warm(self: &Arc<Self>, lane: Lane) -> std::io::Result<usize> {
-        pool::of(self, lane).warm(pool::warm_count(lane)).await
+        pool::of(self, lane).pool.warm(pool::warm_count(lane)).await
     }
 }
 

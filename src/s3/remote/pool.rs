@@ -1,10 +1,12 @@
 //! The connections of this executor to a bucket: for each lane its own.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use celld_core::hedge::Hedge;
 use celld_rt::http_client::{Limits, Pool};
 use http_body_util::Full;
 
@@ -24,10 +26,17 @@ const LEASE_WARM: usize = 1;
 const IDLE: Duration = Duration::from_secs(15);
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// What this executor has of one lane of a bucket.
+pub(crate) struct Local {
+    pub pool: Pool<Full<Bytes>>,
+    /// Of reads and of plain writes.
+    pub hedges: RefCell<[Hedge; 2]>,
+}
+
 struct Known {
     remote: Weak<Remote>,
     lane: Lane,
-    pool: Pool<Full<Bytes>>,
+    local: Rc<Local>,
 }
 
 thread_local! {
@@ -36,13 +45,13 @@ thread_local! {
 }
 
 /// This executor's connections for `lane` of `remote`.
-pub(crate) fn of(remote: &Arc<Remote>, lane: Lane) -> Pool<Full<Bytes>> {
+pub(crate) fn of(remote: &Arc<Remote>, lane: Lane) -> Rc<Local> {
     POOLS.with_borrow_mut(|pools| {
         let found = pools.iter().find(|known| {
             known.lane == lane && std::ptr::eq(known.remote.as_ptr(), Arc::as_ptr(remote))
         });
         if let Some(known) = found {
-            return known.pool.clone();
+            return known.local.clone();
         }
         // A bucket that is closed everywhere needs none any more.
         pools.retain(|known| known.remote.strong_count() > 0);
@@ -52,8 +61,9 @@ pub(crate) fn of(remote: &Arc<Remote>, lane: Lane) -> Pool<Full<Bytes>> {
         };
         let counts = remote.metrics.connections.clone();
         let pool = Pool::new(remote.origin.clone(), remote.tls.clone(), limits, counts);
-        pools.push(Known { remote: Arc::downgrade(remote), lane, pool: pool.clone() });
-        pool
+        let local = Rc::new(Local { pool, hedges: RefCell::default() });
+        pools.push(Known { remote: Arc::downgrade(remote), lane, local: local.clone() });
+        local
     })
 }
 

@@ -37,6 +37,9 @@ use sigv4::AccessKey;
 
 use crate::options::StaticKeys;
 
+/// A longer body is hashed on another thread: more than 100 µs on the executor would be noticed.
+const HASH_HERE_MAX: usize = 256 << 10;
+
 /// Whose credentials are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SignerKind {
@@ -110,7 +113,18 @@ impl Signer {
         wall_ms: u64,
     ) -> Result<(), CredentialError> {
         let credential = self.credential(wall_ms).await?;
-        credential.sign(parts, body, wall_ms)
+        if body.len() < HASH_HERE_MAX || parts.uri.scheme() == Some(&http::uri::Scheme::HTTPS) {
+            return credential.sign(parts, body, wall_ms);
+        }
+        let mut apart = std::mem::replace(parts, http::Request::new(()).into_parts().0);
+        let body = body.clone();
+        let signing = celld_rt::blocking(move || {
+            let signed = credential.sign(&mut apart, &body, wall_ms);
+            (apart, signed)
+        });
+        let signed;
+        (*parts, signed) = signing.await;
+        signed
     }
 
     /// After a 403: the next request waits for what the sources say now.

@@ -84,6 +84,10 @@ impl Scripted {
         self.asked.lock().expect("no test panics with it").clone()
     }
 
+    pub fn options(&self) -> OpenOptions {
+        options_at(self.port)
+    }
+
     /// The bucket `bucket` of it, with `pre` before each key.
     pub fn bucket(&self) -> Bucket {
         bucket_at(self.port)
@@ -92,13 +96,16 @@ impl Scripted {
 
 /// The bucket of whoever listens there.
 pub(super) fn bucket_at(port: u16) -> Bucket {
+    Bucket::open_with("s3://bucket/pre", &options_at(port)).expect("a bucket")
+}
+
+fn options_at(port: u16) -> OpenOptions {
     let keys = StaticKeys { id: "id".into(), secret: "secret".into(), token: None };
-    let options = OpenOptions {
+    OpenOptions {
         endpoint: Some(format!("http://127.0.0.1:{port}")),
         keys: Some(keys),
         ..OpenOptions::default()
-    };
-    Bucket::open_with("s3://bucket/pre", &options).expect("a bucket")
+    }
 }
 
 /// So many attempts, within a time that no sound answer takes.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use celld_rt::block_on;
 
 use super::{Say, Scripted, attempts, bucket_at, error, say};
-use crate::{Lane, Limits, StoreError};
+use crate::{Bucket, Lane, Limits, StoreError};
 
 fn found() -> Say {
     say(200, &[("ETag", "\"t\"")], "x")
@@ -183,4 +183,30 @@ fn serve_all(listener: &TcpListener) {
             scope.spawn(move || super::serve(&socket.expect("a connection"), number, log, answer));
         }
     });
+}
+
+#[test]
+fn a_slow_answer_is_overtaken_by_a_second_one_where_that_is_wanted() {
+    // Of 300 requests the last one hangs.
+    let answers = |hedge: bool| {
+        let mut count = 0;
+        let store = Scripted::start(move |_| {
+            count += 1;
+            if count == 300 { Say::Hang } else { found() }
+        });
+        let mut options = store.options();
+        options.hedge = hedge;
+        let bucket = Bucket::open_with("s3://bucket/pre", &options).expect("a bucket");
+        block_on(async {
+            for _ in 0..299 {
+                bucket.get("a").await.expect("an answer");
+            }
+            let deadline = Duration::from_millis(if hedge { 60_000 } else { 200 });
+            let limits = Limits { attempts: 1, deadline };
+            let last = bucket.with_limits(limits).get("a").await.is_ok();
+            (last, bucket.metrics().hedges > 0, store.asked().len() > 300)
+        })
+    };
+    assert_eq!(answers(true), (true, true, true));
+    assert_eq!(answers(false), (false, false, false));
 }
