@@ -100,7 +100,7 @@ fn what_makes_no_sense_is_refused() {
     );
     refused(
         &celld(&["--durability", "fleet"], &[("CELLD_BUCKET", "file:///b")]),
-        &["--durability=\"fleet\"", "no links"],
+        &["--durability=\"fleet\"", "no copies of the log"],
     );
     refused(&celld(&["deploy", &example("counter")], &[]), &["--bucket"]);
     refused(&celld(&["dev", "/nowhere"], &[]), &["/nowhere"]);

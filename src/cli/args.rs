@@ -88,11 +88,12 @@ struct Top {
     #[argh(option, arg_name = "address")]
     listen: Option<String>,
 
-    /// address for other nodes; this version has no links between nodes and only checks it
+    /// address for other nodes (default: none, and requests for cells of this node that enter at others
+    /// fail)
     #[argh(option, arg_name = "address")]
     internal_listen: Option<String>,
 
-    /// address under which other nodes reach this one; as --internal-listen
+    /// host and port under which other nodes reach this one (default: as --internal-listen)
     #[argh(option, arg_name = "address")]
     advertise: Option<String>,
 
@@ -108,7 +109,8 @@ struct Top {
     #[argh(option, arg_name = "n")]
     shards: Option<String>,
 
-    /// what proves a write: bucket; fleet is refused, as this version has no links between nodes
+    /// what proves a write: bucket; fleet is refused, as this version keeps no copies of the log on other
+    /// nodes
     #[argh(option, arg_name = "proof")]
     durability: Option<String>,
 

@@ -61,6 +61,7 @@ pub(crate) fn run(
     serve::run(Serving {
         bucket,
         listen: settings.listen,
+        fleet: None,
         node: NodeId::parse("dev").expect("`dev` is a good name"),
         state: base.join("state"),
         shards: settings.shards,

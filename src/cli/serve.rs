@@ -10,7 +10,7 @@ use celld_core::lease::Loss;
 use celld_core::node::NodeId;
 use celld_core::time::Micros;
 use celld_s3::Bucket;
-use celld_shard::node::{self, Exit, NodeOptions, Ready};
+use celld_shard::node::{self, Exit, FleetOptions, NodeOptions, Ready};
 
 use super::CommandError;
 use super::settings::{Access, NodeSettings};
@@ -28,6 +28,7 @@ const CELLS_PER_ISOLATE: usize = 1_000;
 pub(crate) struct Serving {
     pub(crate) bucket: Bucket,
     pub(crate) listen: SocketAddr,
+    pub(crate) fleet: Option<FleetOptions>,
     pub(crate) node: NodeId,
     pub(crate) state: PathBuf,
     pub(crate) shards: usize,
@@ -43,7 +44,7 @@ pub(crate) struct Serving {
 /// # Errors
 /// It could not start.
 pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
-    let NodeSettings { bucket, listen, node, state, shards, lease_ttl, idle_evict, notes } =
+    let NodeSettings { bucket, listen, fleet, node, state, shards, lease_ttl, idle_evict, notes } =
         settings;
     super::notes(&notes);
     let bucket = bucket.open(Access::Write)?;
@@ -63,6 +64,7 @@ pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
     run(Serving {
         bucket,
         listen,
+        fleet: Some(fleet),
         node,
         state,
         shards,
@@ -87,11 +89,13 @@ fn eviction_limits(idle: Option<Duration>) -> eviction::Limits {
 /// # Errors
 /// It could not start.
 pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
-    let Serving { is_dev, must_serve, ready, bucket, listen, node, state, shards, .. } = serving;
+    let Serving { is_dev, must_serve, ready, bucket, listen, fleet, node, state, shards, .. } =
+        serving;
     let ttl = serving.lease_ttl.unwrap_or(LEASE_TTL);
     let exit = node::run(NodeOptions {
         bucket,
         listen,
+        fleet,
         node,
         state,
         shards,

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use celld_core::node::NodeId;
+use celld_shard::node::FleetOptions;
 
 pub(crate) use self::bucket::{Access, BucketArgs, BucketSettings, bucket};
 use super::args;
@@ -33,6 +34,8 @@ const SHARDS_MAX: usize = 1_024;
 pub(crate) struct NodeSettings {
     pub(crate) bucket: BucketSettings,
     pub(crate) listen: SocketAddr,
+    /// Its links to other nodes.
+    pub(crate) fleet: FleetOptions,
     pub(crate) node: NodeId,
     pub(crate) state: PathBuf,
     pub(crate) shards: usize,
@@ -128,28 +131,12 @@ pub(crate) fn node(
         Some(given) => address(&given)?,
         None => LISTEN,
     };
-    for (flag, typed, variable) in [
-        ("--internal-listen", typed.internal_listen, "CELLD_INTERNAL_ADDR"),
-        ("--advertise", typed.advertise, "CELLD_ADVERTISE"),
-    ] {
-        if let Some(given) = given(flag, typed, variable, environment) {
-            // Names are fine here: other nodes would resolve them.
-            if flag == "--advertise" {
-                host_and_port(&given)?
-            } else {
-                address(&given).map(drop)?
-            }
-            notes.push(format!(
-                "{}={} has no effect: this version has no links between nodes",
-                given.source_name, given.value
-            ));
-        }
-    }
+    let fleet = fleet(typed.internal_listen, typed.advertise, environment, &mut notes)?;
     if let Some(given) = given("--durability", typed.durability, "CELLD_DURABILITY", environment) {
         match given.value.as_str() {
             "bucket" => {}
             "fleet" => {
-                return Err(given.not_served("this version has no links between nodes, so a write is proven by the bucket alone: use bucket"));
+                return Err(given.not_served("this version keeps no copies of the log on other nodes, so a write is proven by the bucket alone: use bucket"));
             }
             _ => return Err(given.bad("bucket")),
         }
@@ -161,6 +148,7 @@ pub(crate) fn node(
     Ok(NodeSettings {
         bucket,
         listen,
+        fleet,
         node,
         state: state(typed.state, environment),
         shards: shards(typed.shards)?,
@@ -168,6 +156,29 @@ pub(crate) fn node(
         idle_evict: idle_evict(typed.idle_evict_ms)?,
         notes,
     })
+}
+
+/// How other nodes reach this one.
+fn fleet(
+    listen: Option<String>,
+    advertise: Option<String>,
+    environment: Environment<'_>,
+    notes: &mut Vec<String>,
+) -> Result<FleetOptions, SettingError> {
+    let listen = given("--internal-listen", listen, "CELLD_INTERNAL_ADDR", environment);
+    let listen = listen.map(|given| address(&given)).transpose()?;
+    let advertise = given("--advertise", advertise, "CELLD_ADVERTISE", environment);
+    if let Some(given) = &advertise {
+        // Names are fine here: other nodes resolve them.
+        host_and_port(given)?;
+        if listen.is_none() {
+            notes.push(format!(
+                "{}={} has no effect without --internal-listen",
+                given.source_name, given.value
+            ));
+        }
+    }
+    Ok(FleetOptions { listen, advertise: advertise.map(|given| given.value) })
 }
 
 /// Checks all that `celld diagnose` needs.
@@ -376,7 +387,7 @@ mod tests {
             ),
             (
                 &[BUCKET, ("CELLD_DURABILITY", "fleet")],
-                ["CELLD_DURABILITY=\"fleet\"", "no links between nodes"],
+                ["CELLD_DURABILITY=\"fleet\"", "no copies of the log"],
             ),
             (&[BUCKET, ("S3_ENDPOINT", "minio:9000")], ["S3_ENDPOINT=\"minio:9000\"", "http://"]),
             (&[("CELLD_BUCKET", "s3://")], ["CELLD_BUCKET=\"s3://\"", "s3://NAME"]),
@@ -400,16 +411,16 @@ mod tests {
 
     #[test]
     fn an_option_without_effect_says_so() {
+        const ADVERTISE: [(&str, &str); 2] = [BUCKET, ("CELLD_ADVERTISE", "node-1.internal:8788")];
+        let settings = with(args::Node::default(), &ADVERTISE).expect("good");
+        let note = "CELLD_ADVERTISE=node-1.internal:8788 has no effect without --internal-listen";
+        assert_eq!(settings.notes, [note]);
         let typed =
             args::Node { internal_listen: Some("10.0.0.1:8788".into()), ..args::Node::default() };
-        let settings =
-            with(typed, &[BUCKET, ("CELLD_ADVERTISE", "node-1.internal:8788")]).expect("good");
-        assert_eq!(settings.notes.len(), 2);
-        assert!(
-            settings.notes[1].starts_with("CELLD_ADVERTISE=node-1.internal:8788 has no effect"),
-            "{:?}",
-            settings.notes
-        );
+        let settings = with(typed, &ADVERTISE).expect("good");
+        assert!(settings.notes.is_empty());
+        assert_eq!(settings.fleet.listen, Some(([10, 0, 0, 1], 8788).into()));
+        assert_eq!(settings.fleet.advertise.as_deref(), Some("node-1.internal:8788"));
     }
 
     #[test]

@@ -11,7 +11,6 @@ use celld_core::cell::CellId;
 use celld_core::claim::{self, Claim, Effect, Event, Purpose};
 use celld_core::compaction::Compactor;
 use celld_core::epoch::FencingToken;
-use celld_core::lease;
 use celld_core::ownership::{Me, Owner, Record, Route};
 use celld_core::time::Micros;
 use celld_rt as rt;
@@ -19,6 +18,8 @@ use celld_v8host::{Database, Failure};
 
 use crate::body::failure;
 use crate::cell::alarm::stored_of;
+use crate::fleet::forward::Destination;
+use crate::fleet::members::Judged;
 use crate::shard::{Shard, now, random};
 use crate::storage::restore::{Restored, restore};
 use crate::storage::{CellStore, Image, Place};
@@ -42,13 +43,31 @@ pub(crate) struct Activated {
     pub name: Option<String>,
 }
 
+/// Why a cell is not served here.
+pub(crate) enum NotServed {
+    /// Another node serves it, or is to.
+    Elsewhere(Destination),
+    /// What its callers are told.
+    Failed(Failure),
+}
+
+impl From<Failure> for NotServed {
+    fn from(why: Failure) -> Self {
+        Self::Failed(why)
+    }
+}
+
 /// Claims and restores a cell.
 ///
 /// # Errors
-/// What the callers of the cell are told.
-pub(crate) async fn activate(shard: &Rc<Shard>, id: &CellId) -> Result<Activated, Failure> {
+/// It is not served here now.
+pub(crate) async fn activate(
+    shard: &Rc<Shard>,
+    id: &CellId,
+    purpose: Purpose,
+) -> Result<Activated, NotServed> {
     let me = Me { owner: shard.facts.me.clone(), serving: None };
-    let mut claim = Claim::new(me, Purpose::Placed, random());
+    let mut claim = Claim::new(me, purpose, random());
     let mut effects = Vec::new();
     let mut restored = None;
     let mut restore_error = None;
@@ -94,11 +113,27 @@ pub(crate) async fn activate(shard: &Rc<Shard>, id: &CellId) -> Result<Activated
                 Event::TimerFired
             }
             Effect::Serve { record, etag } => {
-                return open(shard, id, record, etag, restored);
+                return Ok(open(shard, id, record, etag, restored)?);
             }
-            Effect::Place | Effect::Send(_) => unreachable!("the cell was placed here"),
-            Effect::Forward(route) => return Err(owned_elsewhere(id, &route)),
-            Effect::Fail(why) => return Err(failed(id, &why, restore_error)),
+            Effect::Place => {
+                let own = || shard.status.load();
+                let fleet = shard.fleet.get();
+                let me = &shard.facts.me.node;
+                Event::Placed(fleet.and_then(|fleet| fleet.members.place(id, me, own())))
+            }
+            Effect::Send(node) => {
+                return Err(NotServed::Elsewhere(Destination::Placed(node)));
+            }
+            Effect::Forward(route) => {
+                let fleet = shard.fleet.get();
+                let reached = fleet.filter(|fleet| !fleet.members.is_mute(&route.owner));
+                let Some(fleet) = reached else {
+                    return Err(owned_elsewhere(id, &route).into());
+                };
+                fleet.learn(id, &route);
+                return Err(NotServed::Elsewhere(Destination::Owner(route)));
+            }
+            Effect::Fail(why) => return Err(failed(id, &why, restore_error).into()),
         };
         claim.on_event(now(), event, &mut effects);
     }
@@ -148,22 +183,14 @@ async fn read_owner(shard: &Rc<Shard>, id: &CellId) -> Event {
 }
 
 async fn read_lease(shard: &Rc<Shard>, owner: &Owner) -> Event {
-    let (begun, read) = (now(), shard.bucket.get(&node_key(&owner.node)).await);
-    let object = match read {
-        Ok(object) => object,
-        Err(error) => {
+    match shard.members.judge(&shard.bucket, owner).await {
+        Judged::Lease(lease) => Event::Lease(Ok(lease)),
+        Judged::Damaged(error) => Event::Lease(Err(error)),
+        Judged::Unread(error) => {
             eprintln!("celld: the lease of node {} cannot be read: {error}", owner.node);
-            return Event::ReadFailed;
+            Event::ReadFailed
         }
-    };
-    let record = match object.map(|o| Ok((lease::Record::parse(&o.body)?, o.etag))).transpose() {
-        Ok(record) => record,
-        Err(error) => return Event::Lease(Err(error)),
-    };
-    let mut watch = shard.watch.borrow_mut();
-    let read = lease::Read { begun, ended: now(), record, age_min: Micros::ZERO };
-    watch.saw(&owner.node, read);
-    Event::Lease(Ok(watch.judge(owner).expect("it was read just now")))
+    }
 }
 
 /// Key of a node's lease.
@@ -175,7 +202,7 @@ fn owned_elsewhere(id: &CellId, route: &Route) -> Failure {
     let wait_ms = route.until.since(now()).as_millis();
     let text = format!(
         "the Durable Object {id} is served by node {} until its lease ends (in {wait_ms} ms at the \
-         earliest), and requests are not forwarded between nodes yet",
+         earliest), and that node takes no requests from others: it has no --internal-listen",
         route.owner.node
     );
     Failure { retryable: true, ..failure("Error", text) }

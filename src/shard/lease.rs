@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use celld_core::cas::{CasOutcome, Etag, Guard};
-use celld_core::lease::{self, Effect, Event, Lease, Load, Loss, Record, Seen, Standing, Watch};
+use celld_core::lease::{self, Effect, Event, Lease, Loss, Record, Seen, Standing, Watch};
 use celld_core::time::{Micros, Mono, Wall};
 use celld_rt as rt;
 use celld_s3::Bucket;
@@ -15,33 +15,59 @@ use futures_util::{SinkExt as _, StreamExt as _};
 
 use crate::activation::node_key;
 use crate::shard::{Authority, NodeFacts, now};
+use crate::status::Status;
 
-/// The peer protocol that this version speaks. Nodes do not talk to each other yet.
-const PROTOCOL: u64 = 0;
+/// How the keeping of a lease has ended.
+pub(crate) enum Ended {
+    /// The right is over: the process must stop at once.
+    Lost(Loss),
+    /// It was given up.
+    Retired,
+}
 
-/// Keeps the lease until it is lost, and then says why. `held` is told once, when it is there.
+/// What concerns the lease besides the bucket.
+pub(crate) struct Order {
+    /// Where peers reach the node.
+    pub address: Option<String>,
+    /// Told once, when the lease is there.
+    pub held: rt::oneshot::Sender<()>,
+    /// Told when the node owns nothing any more.
+    pub retire: rt::oneshot::Receiver<()>,
+}
+
+/// Keeps the lease until it is lost or given up.
 pub(crate) async fn keep(
     bucket: Bucket,
     facts: Arc<NodeFacts>,
     authority: Arc<Authority>,
-    held: rt::oneshot::Sender<()>,
-) -> Loss {
+    status: Arc<Status>,
+    order: Order,
+) -> Ended {
+    let Order { address, held, retire } = order;
     let mut keeper = Keeper {
         bucket,
         lease: Lease::new(facts.ttl),
         watch: Rc::new(RefCell::new(Watch::new(facts.ttl))),
         facts,
-        // One answer at a time is under way; the second place is for a late one.
-        events: rt::mpsc::channel(2),
+        // One answer at a time is under way; the other places are for a late one and the end.
+        events: rt::mpsc::channel(3),
         timer: None,
+        status,
+        address,
     };
+    let mut retiring = keeper.events.0.clone();
+    rt::spawn(async move {
+        if retire.await.is_ok() {
+            let _gone = retiring.send(Event::Retire).await;
+        }
+    });
     let mut held = Some(held);
     let mut effects = Vec::new();
     keeper.lease.on_event(now(), Event::Started, &mut effects);
     loop {
         for effect in effects.drain(..) {
-            if let Some(loss) = keeper.perform(effect) {
-                return loss;
+            if let Some(ended) = keeper.perform(effect) {
+                return ended;
             }
         }
         if let Some(until) = keeper.lease.until() {
@@ -63,6 +89,8 @@ struct Keeper {
     watch: Rc<RefCell<Watch>>,
     events: (rt::mpsc::Sender<Event>, rt::mpsc::Receiver<Event>),
     timer: Option<Mono>,
+    status: Arc<Status>,
+    address: Option<String>,
 }
 
 impl Keeper {
@@ -82,14 +110,14 @@ impl Keeper {
         event.expect("the sender lives beside the receiver")
     }
 
-    fn perform(&mut self, effect: Effect) -> Option<Loss> {
+    fn perform(&mut self, effect: Effect) -> Option<Ended> {
         match effect {
             Effect::Write(write, guard) => self.write(self.record(write, self.facts.ttl), guard),
             Effect::Retire(write, guard) => self.write(self.record(write, Micros::ZERO), guard),
             Effect::Read => self.read(),
             Effect::SetTimer(at) => self.timer = Some(at),
-            Effect::Retired => {}
-            Effect::Fence(loss) => return Some(loss),
+            Effect::Retired => return Some(Ended::Retired),
+            Effect::Fence(loss) => return Some(Ended::Lost(loss)),
         }
         None
     }
@@ -99,7 +127,6 @@ impl Keeper {
     }
 
     fn record(&self, write: u64, ttl: Micros) -> Record {
-        let shards = u64::try_from(self.facts.shards).expect("few shards");
         Record {
             node: self.facts.me.node.clone(),
             session: self.facts.me.session.clone(),
@@ -107,10 +134,10 @@ impl Keeper {
             ttl,
             written: Wall::from_millis(rt::wall_ms()),
             disk: self.facts.identity.disk.clone(),
-            protocol: PROTOCOL,
-            address: None,
+            protocol: celld_peer::PROTOCOL.into(),
+            address: self.address.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            load: Load { shards, ..Load::default() },
+            load: self.status.load(),
         }
     }
 

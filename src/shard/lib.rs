@@ -11,6 +11,7 @@ mod body;
 mod cell;
 mod client;
 pub mod deployment;
+mod fleet;
 mod host;
 mod identity;
 mod ingress;

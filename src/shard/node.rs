@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use celld_core::eviction;
+use celld_core::fleet::FleetRecord;
 use celld_core::lease::Loss;
 use celld_core::node::{DiskId, NodeId, SessionId};
 use celld_core::ownership::Owner;
@@ -24,8 +25,11 @@ use celld_v8host::{DurableObjectBinding, Module, ModuleKind, Script};
 use futures_util::{SinkExt as _, StreamExt as _};
 
 use crate::deployment::{self, Deployment};
+use crate::fleet::members::Members;
+use crate::fleet::{self, Fleet, answer};
 use crate::identity::Identity;
 use crate::ingress;
+use crate::lease;
 use crate::router::{self, Message, Peers};
 use crate::shard::{Authority, NodeFacts, Shard, random};
 use crate::status::Status;
@@ -43,6 +47,8 @@ const ANSWER_LIMIT: Duration = Duration::from_millis(300);
 const LINGER_LIMIT: Duration = Duration::from_secs(2);
 /// What a drain may take before the process ends all the same.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(25);
+/// For the last write of the lease; without it the others wait for the lease to end.
+const RETIRE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How a node is to run.
 pub struct NodeOptions {
@@ -50,6 +56,8 @@ pub struct NodeOptions {
     pub bucket: Bucket,
     /// Address of the public listener.
     pub listen: SocketAddr,
+    /// How it belongs to the other nodes of its bucket; `None`: it is alone.
+    pub fleet: Option<FleetOptions>,
     /// Name of the node: of its lease in the bucket.
     pub node: NodeId,
     /// Directory for what may be lost: the lock, images of large databases.
@@ -75,6 +83,15 @@ pub struct NodeOptions {
     /// Told when the listener is open, and once more when something serves if nothing did: the
     /// address, and the version that serves or why there is none.
     pub ready: Ready,
+}
+
+/// How a node belongs to its fleet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FleetOptions {
+    /// Address of the internal listener; `None`: it sends requests to others and takes none.
+    pub listen: Option<SocketAddr>,
+    /// `host:port` under which the others reach it; `None`: as `listen`.
+    pub advertise: Option<String>,
 }
 
 /// See [`NodeOptions::ready`].
@@ -109,6 +126,15 @@ pub enum NodeError {
     /// The listener's address is taken or not ours.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
+    /// The others would not know where to find it.
+    #[error(
+        "the internal listener is on all addresses ({0}), and one of them must be told to the other \
+         nodes: say --advertise HOST:PORT"
+    )]
+    Advertise(SocketAddr),
+    /// The fleet record cannot be had.
+    #[error("{0}")]
+    Fleet(String),
     /// The store cannot fence, or does not answer.
     #[error("{0}")]
     Store(String),
@@ -126,6 +152,8 @@ enum Order {
     Listen(SocketAddr, rt::oneshot::Sender<std::io::Result<()>>),
     /// A cell of the shard has an entry of the wake index that is due.
     Visit(Entry, rt::oneshot::Sender<Verdict>),
+    /// Reach the other nodes, and let them reach this one.
+    Join(Arc<FleetRecord>, Option<SocketAddr>, rt::oneshot::Sender<Result<(), NodeError>>),
     Drain(rt::oneshot::Sender<()>),
 }
 
@@ -137,6 +165,7 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
     rt::preflight()?;
     let _lock = lock_state(&options.state)?;
     let listen = check_address(options.listen)?;
+    let internal = internal_address(options.fleet.as_ref())?;
     let signals = Signals::install().map_err(NodeError::Signals)?;
     celld_v8host::startup();
     let session = format!("{:032x}", random());
@@ -161,9 +190,10 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
     let authority = Arc::new(Authority::default());
     let status =
         Arc::new(Status::new(options.node.to_string(), session.to_string(), options.shards));
-    let common = Common { facts, authority, status, bucket: options.bucket.clone() };
+    let members = Arc::new(Members::new(options.ttl));
+    let common = Common { facts, authority, status, members, bucket: options.bucket.clone() };
     let (orders, threads) = start_shards(&common)?;
-    let node = Node { common, orders, listen, signals, options };
+    let node = Node { common, orders, listen, internal, signals, options };
     let io = rt::spawn_thread("io", Placement::Floating, Duration::ZERO, move || node.run())?;
     let exit = io.join().ok().flatten();
     match exit {
@@ -184,6 +214,7 @@ struct Common {
     facts: Arc<NodeFacts>,
     authority: Arc<Authority>,
     status: Arc<Status>,
+    members: Arc<Members>,
     bucket: Bucket,
 }
 
@@ -228,8 +259,9 @@ async fn run_shard(
     mut orders: rt::mpsc::Receiver<Order>,
 ) {
     let (senders, receivers) = end.join().await;
-    let Common { facts, authority, status, bucket } = common;
-    let shard = Shard::new(index, facts, bucket, authority, status, Peers::new(senders));
+    let Common { facts, authority, status, members, bucket } = common;
+    let peers = Peers::new(senders);
+    let shard = Shard::new(index, facts, bucket, authority, status, peers, members);
     for (peer, receiver) in receivers.into_iter().enumerate() {
         if let Some(receiver) = receiver {
             rt::spawn(router::receive(shard.clone(), peer, receiver));
@@ -256,6 +288,9 @@ async fn run_shard(
                     let _gone = done.send(shard.visit(entry).await);
                 });
             }
+            Order::Join(record, listen, done) => {
+                let _gone = done.send(join_fleet(&shard, &record, listen));
+            }
             Order::Drain(done) => {
                 shard.drain().await;
                 let _gone = done.send(());
@@ -265,11 +300,35 @@ async fn run_shard(
     }
 }
 
+/// Makes the shard a part of the fleet.
+fn join_fleet(
+    shard: &Rc<Shard>,
+    record: &FleetRecord,
+    listen: Option<SocketAddr>,
+) -> Result<(), NodeError> {
+    let fleet = Fleet::new(record, &shard.facts.me, shard.members.clone())
+        .map_err(|error| NodeError::Fleet(error.to_string()))?;
+    let server = fleet.server.clone();
+    let is_first = shard.fleet.set(fleet).is_ok();
+    assert!(is_first, "a node joins its fleet once");
+    if let Some(address) = listen {
+        let listener =
+            rt::net::listen(address).map_err(|error| NodeError::Listen(address, error))?;
+        let shard = shard.clone();
+        rt::spawn(async move {
+            server.serve(listener, move |call| answer::answer(shard.clone(), call)).await;
+        });
+    }
+    Ok(())
+}
+
 /// What the io executor runs.
 struct Node {
     common: Common,
     orders: Orders,
     listen: SocketAddr,
+    /// Of the internal listener, and what the others are told of it.
+    internal: Option<(SocketAddr, String)>,
     signals: Signals,
     options: NodeOptions,
 }
@@ -277,28 +336,64 @@ struct Node {
 impl Node {
     async fn run(mut self) -> Result<Exit, NodeError> {
         probe(&self.common.bucket).await?;
+        self.join().await?;
         let (held, is_held) = rt::oneshot::channel();
         // Connections of its own: no crowd of segments delays a renewal.
         let bucket = self.common.bucket.lane(Lane::Lease);
         warm(&bucket).await;
+        let (retire, is_retired) = rt::oneshot::channel();
+        let address = self.internal.as_ref().map(|(_, told)| told.clone());
         let lease = rt::spawn_joined(crate::lease::keep(
             bucket,
             self.common.facts.clone(),
             self.common.authority.clone(),
-            held,
+            self.common.status.clone(),
+            lease::Order { address, held, retire: is_retired },
         ));
         let fenced = async {
-            let loss = lease.join().await.unwrap_or(Loss::Expired);
-            Ok(Exit::Fenced(loss))
+            match lease.join().await {
+                Some(lease::Ended::Lost(loss)) => Ok(Exit::Fenced(loss)),
+                Some(lease::Ended::Retired) => Ok(Exit::Drained),
+                None => Ok(Exit::Fenced(Loss::Expired)),
+            }
         };
         let serving = async {
             // A lease that is lost before it was held ends the other side of the race.
             if is_held.await.is_err() {
                 std::future::pending::<()>().await;
             }
-            self.serve().await
+            let exit = self.serve().await;
+            if let Ok(Exit::Drained) = exit {
+                // Nothing is owned any more: others need not wait for the lease to end.
+                let _lost = retire.send(());
+                rt::sleep(RETIRE_LIMIT).await;
+            }
+            exit
         };
         futures_lite::future::race(fenced, serving).await
+    }
+
+    /// Finds the fleet, and makes every shard a part of it.
+    async fn join(&mut self) -> Result<(), NodeError> {
+        if self.options.fleet.is_none() {
+            return Ok(());
+        }
+        let bucket = self.common.bucket.clone();
+        let record = fleet::join::join(&bucket).await.map_err(NodeError::Fleet)?;
+        let record = Arc::new(record);
+        let members = self.common.members.clone();
+        rt::spawn(fleet::members::keep(members, bucket, self.options.ttl));
+        let listen = self.internal.as_ref().map(|(address, _)| *address);
+        for shard in 0..self.orders.len() {
+            let (done, joined) = rt::oneshot::channel();
+            self.order(shard, Order::Join(record.clone(), listen, done)).await;
+            let ended = || Err(NodeError::Fleet("the shard has ended".into()));
+            joined.await.unwrap_or_else(|_| ended())?;
+        }
+        if let Some((address, told)) = &self.internal {
+            eprintln!("celld: peers are served on {address}, and find it as {told}");
+        }
+        Ok(())
     }
 
     async fn serve(&mut self) -> Result<Exit, NodeError> {
@@ -479,6 +574,19 @@ async fn probe(bucket: &Bucket) -> Result<(), NodeError> {
         let advice = fault.advice();
         NodeError::Store(format!("the bucket {bucket} cannot be used: {fault}; {advice}"))
     })
+}
+
+/// The address of the internal listener, and what the others are told of it.
+fn internal_address(
+    options: Option<&FleetOptions>,
+) -> Result<Option<(SocketAddr, String)>, NodeError> {
+    let Some(FleetOptions { listen: Some(listen), advertise }) = options else { return Ok(None) };
+    let address = check_address(*listen)?;
+    match advertise {
+        Some(told) => Ok(Some((address, told.clone()))),
+        None if address.ip().is_unspecified() => Err(NodeError::Advertise(address)),
+        None => Ok(Some((address, address.to_string()))),
+    }
 }
 
 /// Listening with `SO_REUSEPORT` would share the port with another celld of the same user without

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
+use celld_core::route::Refusal;
 use celld_rt as rt;
 use celld_v8host::{Failure, Redirect, Target};
 use futures_util::StreamExt as _;
@@ -17,6 +18,7 @@ use http::{HeaderMap, Method};
 use rustc_hash::FxHashMap;
 
 use crate::body::{Answered, Asked, Flow, Outcome, failure};
+use crate::cell::Via;
 use crate::host::Reply;
 use crate::pulled::{Pulled, Sink, Source};
 use crate::shard::Shard;
@@ -27,8 +29,9 @@ const WAITING_MAX: usize = 32_768;
 
 /// What shards tell each other. Boxed on the way, so that the queues stay small.
 pub(crate) enum Message {
-    Fetch { call: u64, target: Target, request: WireRequest },
+    Fetch { call: u64, target: Target, request: WireRequest, via: Via },
     Answer { call: u64, outcome: Result<WireResponse, Failure> },
+    Refuse { call: u64, why: Refusal },
     Pull { stream: u64 },
     Cancel { stream: u64 },
     Chunk { stream: u64, chunk: Result<Option<Bytes>, Failure> },
@@ -138,6 +141,7 @@ pub(crate) fn send_fetch(
     target: Target,
     asked: Asked,
     reply: Reply,
+    via: Via,
 ) {
     let peers = &shard.peers;
     if peers.is_full(peer) {
@@ -154,7 +158,7 @@ pub(crate) fn send_fetch(
         body: export(peers, asked.body),
         redirect: asked.redirect,
     };
-    peers.send(peer, Message::Fetch { call, target, request });
+    peers.send(peer, Message::Fetch { call, target, request, via });
 }
 
 impl Shard {
@@ -167,6 +171,11 @@ impl Shard {
             body: export(&self.peers, answered.body),
         });
         self.peers.send(peer, Message::Answer { call, outcome });
+    }
+
+    /// Tells the shard that asked that its request has not run.
+    pub fn refuse_peer(&self, peer: usize, call: u64, why: Refusal) {
+        self.peers.send(peer, Message::Refuse { call, why });
     }
 }
 
@@ -184,7 +193,7 @@ pub(crate) async fn receive(
 fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
     let peers = &shard.peers;
     match message {
-        Message::Fetch { call, target, request } => {
+        Message::Fetch { call, target, request, via } => {
             let asked = Asked {
                 method: request.method,
                 url: request.url,
@@ -193,7 +202,7 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
                 redirect: request.redirect,
             };
             let reply = Reply::Shard(Rc::downgrade(shard), peer, call);
-            shard.fetch_cell(target, asked, reply);
+            shard.fetch_cell(target, asked, reply, via);
         }
         Message::Answer { call, outcome } => {
             let Some(reply) = peers.calls.borrow_mut().remove(&call) else { return };
@@ -205,6 +214,10 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
                 url: String::new(),
                 redirected: false,
             }));
+        }
+        Message::Refuse { call, why } => {
+            let Some(reply) = peers.calls.borrow_mut().remove(&call) else { return };
+            reply.refuse(why);
         }
         Message::Pull { stream } => pull(shard, peer, stream),
         Message::Cancel { stream } => {

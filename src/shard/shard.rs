@@ -3,15 +3,15 @@
 //! Invariant: nothing here is shared with another shard but the mesh, the node's authority and its
 //! status.
 
-use std::cell::{Cell as StdCell, RefCell};
+use std::cell::{Cell as StdCell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use celld_core::cell::CellId;
 use celld_core::eviction::{self, Eviction};
-use celld_core::lease::Watch;
 use celld_core::ownership::Owner;
+use celld_core::route::Refusal;
 use celld_core::time::{Micros, Mono, Wall};
 use celld_core::wake::sleepers::{SLEEPERS_MAX, Sleepers};
 use celld_rt as rt;
@@ -20,9 +20,12 @@ use celld_v8host::{Failure, LoadError, Realm, Script, Target};
 use rustc_hash::FxHashMap;
 
 use crate::body::{Asked, Outcome, failure};
-use crate::cell::Cell;
 use crate::cell::alarm::Owed;
+use crate::cell::{Cell, Via, Wanted};
 use crate::client::Client;
+use crate::fleet::Fleet;
+use crate::fleet::forward::{self, Destination};
+use crate::fleet::members::Members;
 use crate::host::{Host, Reply};
 use crate::identity::Identity;
 use crate::ingress::Flag;
@@ -104,7 +107,9 @@ pub(crate) struct Shard {
     /// Of cells that were reset while their alarm ran.
     pub owed: RefCell<FxHashMap<CellId, Owed>>,
     /// The leases of other nodes.
-    pub watch: RefCell<Watch>,
+    pub members: Arc<Members>,
+    /// How they are reached; `None`: not yet, or this node is alone.
+    pub fleet: OnceCell<Fleet>,
 }
 
 impl Shard {
@@ -115,6 +120,7 @@ impl Shard {
         authority: Arc<Authority>,
         status: Arc<Status>,
         peers: Peers,
+        members: Arc<Members>,
     ) -> Rc<Self> {
         Rc::new(Self {
             index,
@@ -134,7 +140,8 @@ impl Shard {
             eviction: RefCell::new(Eviction::new(facts.eviction)),
             sleepers: RefCell::new(Sleepers::new(SLEEPERS_MAX)),
             owed: RefCell::default(),
-            watch: RefCell::new(Watch::new(facts.ttl)),
+            members,
+            fleet: OnceCell::new(),
             facts,
         })
     }
@@ -173,7 +180,7 @@ impl Shard {
     }
 
     /// Sends a request to a cell, here or on the shard that owns it.
-    pub fn fetch_cell(self: &Rc<Self>, target: Target, asked: Asked, reply: Reply) {
+    pub fn fetch_cell(self: &Rc<Self>, target: Target, asked: Asked, reply: Reply, via: Via) {
         let Some(id) = CellId::new(&target.namespace, &target.id) else {
             let text =
                 format!("not the name of a Durable Object: {}/{}", target.namespace, target.id);
@@ -181,12 +188,39 @@ impl Shard {
         };
         let owner = id.shard(self.facts.shards);
         if owner == self.index {
-            let cell = self.cell(id, &target.class);
-            cell.learn_name(target.name);
-            cell.arrive(asked, reply);
+            self.enter(id, target, asked, reply, via);
         } else {
-            crate::router::send_fetch(self, owner, target, asked, reply);
+            crate::router::send_fetch(self, owner, target, asked, reply, via);
         }
+    }
+
+    /// A request for a cell that this shard owns, if this node does.
+    fn enter(self: &Rc<Self>, id: CellId, target: Target, asked: Asked, reply: Reply, via: Via) {
+        if via == Via::Node && self.draining.is_raised() {
+            // Else a cell that is asked all the time would never leave.
+            return reply.refuse(Refusal::Draining);
+        }
+        let known = self.known_cell(&id);
+        if known.as_ref().is_none_or(|cell| cell.is_cold())
+            && via == Via::Client
+            && let Some(route) = self.fleet.get().and_then(|fleet| fleet.route(&id))
+        {
+            let wanted = Box::new(Wanted::new(asked, reply, via));
+            return forward::send(self.clone(), target, Destination::Owner(route), wanted);
+        }
+        let cell = known.unwrap_or_else(|| self.cell(id, &target.class));
+        cell.learn_name(target.name);
+        cell.arrive(asked, reply, via);
+    }
+
+    /// A request that has not run on another node starts again.
+    pub fn enter_again(self: &Rc<Self>, target: Target, wanted: Wanted) {
+        let Some(id) = CellId::new(&target.namespace, &target.id) else {
+            unreachable!("it was a name before")
+        };
+        let cell = self.cell(id, &target.class);
+        cell.learn_name(target.name);
+        cell.wait_for(wanted);
     }
 
     fn cell(self: &Rc<Self>, id: CellId, class: &str) -> Rc<Cell> {
@@ -323,6 +357,10 @@ impl Shard {
     pub async fn tick(self: Rc<Self>) {
         loop {
             rt::sleep(std::time::Duration::from_millis(500)).await;
+            self.status.has_cells(self.index, self.cells.borrow().len());
+            if let Some(fleet) = self.fleet.get() {
+                fleet.cut_dead();
+            }
             self.eviction_event(eviction::Event::TimerFired);
         }
     }
@@ -336,7 +374,7 @@ impl Shard {
         loop {
             let cells: Vec<_> = self.cells.borrow().values().cloned().collect();
             if cells.is_empty() {
-                return;
+                break;
             }
             // A few at a time: each release is a conditional write.
             let mut started = 0;
@@ -349,6 +387,9 @@ impl Shard {
                 }
             }
             rt::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        if let Some(fleet) = self.fleet.get() {
+            fleet.server.drain().await;
         }
     }
 }

@@ -1,8 +1,12 @@
 //! What a node says of itself: the health document and the lines of its log.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use celld_core::lease::Load;
+use celld_core::ownership::Owner;
+use celld_peer::probe::ProbeReply;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
@@ -10,7 +14,11 @@ use serde::Serialize;
 use crate::body::{Flow, HttpBody};
 
 /// Shared by the threads of a node; read only when somebody asks for it.
-pub(crate) struct Status(Mutex<Health>);
+pub(crate) struct Status {
+    health: Mutex<Health>,
+    /// Cells in the memory of each shard.
+    cells: Vec<AtomicU64>,
+}
 
 /// The document at `/.well-known/celld/health`.
 #[derive(Clone, Debug, Serialize)]
@@ -42,7 +50,7 @@ struct Rejected {
 
 impl Status {
     pub fn new(node: String, session: String, shards: usize) -> Self {
-        Self(Mutex::new(Health {
+        let health = Mutex::new(Health {
             status: Phase::Starting,
             node,
             session,
@@ -50,7 +58,8 @@ impl Status {
             shards,
             version: None,
             rejected: None,
-        }))
+        });
+        Self { health, cells: (0..shards).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// A version serves on every shard.
@@ -66,7 +75,7 @@ impl Status {
 
     /// The version that serves.
     pub fn version(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).version.clone()
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).version.clone()
     }
 
     /// A version does not load; what served before goes on.
@@ -82,13 +91,49 @@ impl Status {
         self.change(|health| health.status = Phase::Draining);
     }
 
+    /// A shard tells now and then how many cells it has in memory.
+    pub fn has_cells(&self, shard: usize, cells: usize) {
+        self.cells[shard].store(cells as u64, Ordering::Relaxed);
+    }
+
+    /// How busy the node is.
+    pub fn load(&self) -> Load {
+        Load {
+            shards: self.cells.len() as u64,
+            cells: self.cells.iter().map(|cells| cells.load(Ordering::Relaxed)).sum(),
+            is_draining: self.is_draining(),
+            ..Load::default()
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        let health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        health.status == Phase::Draining
+    }
+
+    /// What the node says of itself to another one.
+    pub fn probe_reply(&self, me: &Owner) -> ProbeReply {
+        let load = self.load();
+        ProbeReply {
+            protocol: celld_peer::PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+            node: me.node.clone(),
+            session: me.session.clone(),
+            shards: u16::try_from(load.shards).unwrap_or(u16::MAX),
+            resident_cells: load.cells,
+            load_permille: u16::try_from(load.busy_permille).unwrap_or(1_000),
+            restoring: u32::try_from(load.restoring).unwrap_or(u32::MAX),
+            is_draining: load.is_draining,
+        }
+    }
+
     fn change(&self, act: impl FnOnce(&mut Health)) {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        act(&mut self.health.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// 200 while it serves, 503 otherwise.
     pub fn health_response(&self) -> Response<HttpBody> {
-        let health = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let health = self.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut text = serde_json::to_vec_pretty(&health).expect("plain fields become JSON");
         text.push(b'\n');
         let mut response = Response::new(HttpBody(Flow::Bytes(Bytes::from(text))));

@@ -6,6 +6,7 @@ mod support;
 
 mod damage;
 mod disk;
+mod fleet;
 mod gate;
 mod kill;
 mod ledger;

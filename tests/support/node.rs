@@ -206,6 +206,11 @@ impl Node {
         self.signal(libc::SIGSTOP);
     }
 
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(libc::SIGTERM);
+    }
+
     /// SIGCONT.
     pub fn thaw(&self) {
         self.signal(libc::SIGCONT);

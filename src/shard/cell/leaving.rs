@@ -5,11 +5,12 @@ use std::rc::Rc;
 use bytes::Bytes;
 use celld_core::cas::{Guard, Nonce};
 use celld_core::eviction::{Event, Rest};
+use celld_core::route::Refusal;
 use celld_core::wake::Verdict;
 use celld_rt as rt;
 use celld_v8host::Failure;
 
-use super::{Cell, Live, Phase, alarm, perform_gate};
+use super::{Arrival, Cell, Live, Phase, Via, alarm, perform_gate};
 use crate::body::failure;
 use crate::ingress::stopping;
 use crate::shard::random;
@@ -61,8 +62,29 @@ impl Cell {
         }
     }
 
+    /// A node that gives its cells away takes none back for another one.
+    fn refuse_if_draining(&self) {
+        if !self.shard.upgrade().is_some_and(|shard| shard.draining.is_raised()) {
+            return;
+        }
+        let refused: std::collections::VecDeque<_> = {
+            let mut state = self.state.borrow_mut();
+            let (refused, kept) = std::mem::take(&mut state.arrivals).into_iter().partition(
+                |arrival| matches!(arrival, Arrival::Fetch(wanted) if wanted.via == Via::Node),
+            );
+            state.arrivals = kept;
+            refused
+        };
+        for arrival in refused {
+            if let Arrival::Fetch(wanted) = arrival {
+                wanted.reply.refuse(Refusal::Draining);
+            }
+        }
+    }
+
     /// After a life in memory: those who came meanwhile start the next one.
     fn wake_or_forget(self: &Rc<Self>) {
+        self.refuse_if_draining();
         let wake = {
             let mut state = self.state.borrow_mut();
             let wanted = !state.arrivals.is_empty() || !state.visits.is_empty();

@@ -17,22 +17,25 @@ use bytes::Bytes;
 use celld_core::alarm::{Alarm, Stored};
 use celld_core::cas::Etag;
 use celld_core::cell::CellId;
+use celld_core::claim::Purpose;
 use celld_core::compaction::Compactor;
 use celld_core::epoch::FencingToken;
 use celld_core::gate::{self, Gate};
 use celld_core::ownership::Record;
 use celld_core::proof::Proof;
+use celld_core::route::{Attempt, Refusal};
 use celld_core::txid::Txid;
 use celld_core::wake::cover::Cover;
 use celld_core::wake::sleepers;
 use celld_core::wake::{Entry, Verdict};
 use celld_rt as rt;
-use celld_v8host::{CellSlot, Database, Failure, HostCall, OpenCell, SectionId};
+use celld_v8host::{CellSlot, Database, Failure, HostCall, OpenCell, SectionId, Target};
 
-use crate::activation::{self, Activated};
+use crate::activation::{self, Activated, NotServed};
 use crate::body::{Asked, failure};
+use crate::fleet::forward::{self, Destination};
 use crate::host::{Host, Queued, Reply};
-use crate::shard::Shard;
+use crate::shard::{Shard, now};
 use crate::storage::CellStore;
 
 /// Requests that may wait for one cell; more are refused as overloaded.
@@ -61,8 +64,34 @@ struct State {
 
 /// What a cell is wanted for.
 enum Arrival {
-    Fetch(Box<Asked>, Reply),
+    Fetch(Box<Wanted>),
     Alarm { scheduled_ms: u64, retries: u32 },
+}
+
+/// A request that waits for its cell, here or on the way to another node.
+pub(crate) struct Wanted {
+    pub asked: Asked,
+    pub reply: Reply,
+    pub via: Via,
+    pub attempt: Attempt,
+    /// The node that it was sent to cannot be reached: this one is to take the cell.
+    pub is_taken_here: bool,
+}
+
+/// How a request has come to this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// From a client, or from a Worker of this node: it may go on to another one.
+    Client,
+    /// From another node: it is served here or refused.
+    Node,
+}
+
+impl Wanted {
+    pub fn new(asked: Asked, reply: Reply, via: Via) -> Self {
+        let attempt = Attempt { since: now(), failures: 0, is_body_begun: false };
+        Self { asked, reply, via, attempt, is_taken_here: false }
+    }
 }
 
 /// A question of the scan: is this entry still needed?
@@ -157,7 +186,7 @@ impl Cell {
     }
 
     /// A request for this cell.
-    pub fn arrive(self: &Rc<Self>, asked: Asked, reply: Reply) {
+    pub fn arrive(self: &Rc<Self>, asked: Asked, reply: Reply, via: Via) {
         let mut state = self.state.borrow_mut();
         let held = match &state.phase {
             Phase::Live(live) => live.gate.len() + live.parked.len(),
@@ -176,16 +205,55 @@ impl Cell {
                 drop(state);
                 host.start_fetch(Some((self, slot)), asked, reply);
             }
-            Phase::Live(_) | Phase::Activating | Phase::Leaving => {
-                arrivals.push_back(Arrival::Fetch(Box::new(asked), reply));
-            }
-            Phase::Cold => {
-                arrivals.push_back(Arrival::Fetch(Box::new(asked), reply));
-                *phase = Phase::Activating;
+            Phase::Live(_) | Phase::Activating | Phase::Leaving | Phase::Cold => {
                 drop(state);
-                self.activate();
+                self.wait_for(Wanted::new(asked, reply, via));
             }
         }
+    }
+
+    /// Brings the cell into memory, if that has not begun, and keeps the request until then.
+    pub fn wait_for(self: &Rc<Self>, wanted: Wanted) {
+        let begins = {
+            let mut state = self.state.borrow_mut();
+            state.arrivals.push_back(Arrival::Fetch(Box::new(wanted)));
+            let begins = matches!(state.phase, Phase::Cold);
+            if begins {
+                state.phase = Phase::Activating;
+            }
+            begins
+        };
+        if begins { self.activate() } else { self.deliver_arrivals() }
+    }
+
+    /// Whether it is in memory, or on its way there or back.
+    pub fn is_cold(&self) -> bool {
+        matches!(self.state.borrow().phase, Phase::Cold)
+    }
+
+    /// What it is to others.
+    pub fn target(&self) -> Target {
+        Target {
+            namespace: self.id.namespace().to_owned(),
+            id: self.id.id().to_owned(),
+            class: self.class.clone(),
+            name: self.name.borrow().clone(),
+        }
+    }
+
+    /// What the activation is for. An alarm makes no cell that does not exist.
+    fn purpose(&self) -> Purpose {
+        let state = self.state.borrow();
+        let mut is_wanted = false;
+        for arrival in &state.arrivals {
+            if let Arrival::Fetch(wanted) = arrival {
+                if wanted.via == Via::Node || wanted.is_taken_here {
+                    return Purpose::Placed;
+                }
+                is_wanted = true;
+            }
+        }
+        if is_wanted { Purpose::Entered } else { Purpose::WokenPlaced }
     }
 
     fn activate(self: &Rc<Self>) {
@@ -194,9 +262,10 @@ impl Cell {
         shard.sleepers_event(sleepers::Event::Woke(self.id.clone()));
         let cell = self.clone();
         rt::spawn(async move {
-            match activation::activate(&shard, &cell.id).await {
+            match activation::activate(&shard, &cell.id, cell.purpose()).await {
                 Ok(activated) => cell.go_live(&shard, activated),
-                Err(why) => cell.fail_arrivals(&why),
+                Err(NotServed::Failed(why)) => cell.fail_arrivals(&why),
+                Err(NotServed::Elsewhere(to)) => cell.send_arrivals(&shard, &to),
             }
         });
     }
@@ -264,6 +333,31 @@ impl Cell {
         }
     }
 
+    /// Another node has the cell, or is to have it: who waits for it here is sent there.
+    fn send_arrivals(self: &Rc<Self>, shard: &Rc<Shard>, to: &Destination) {
+        let (arrivals, visits) = {
+            let mut state = self.state.borrow_mut();
+            state.phase = Phase::Cold;
+            (std::mem::take(&mut state.arrivals), std::mem::take(&mut state.visits))
+        };
+        for (_, answer) in visits {
+            // Its owner fires what is due.
+            let _gone = answer.send(Verdict::Later);
+        }
+        for arrival in arrivals {
+            match arrival {
+                Arrival::Fetch(wanted) if wanted.via == Via::Node => {
+                    wanted.reply.refuse(Refusal::NotOwner);
+                }
+                Arrival::Fetch(wanted) => {
+                    forward::send(shard.clone(), self.target(), to.clone(), wanted);
+                }
+                Arrival::Alarm { .. } => {}
+            }
+        }
+        self.forget_if_cold();
+    }
+
     /// The activation failed: so do those who waited for it. The next request tries again.
     fn fail_arrivals(self: &Rc<Self>, why: &Failure) {
         let (arrivals, visits) = {
@@ -311,8 +405,9 @@ impl Cell {
                 (live.host.clone(), live.slot, arrival)
             };
             match arrival {
-                Arrival::Fetch(asked, reply) => {
-                    host.start_fetch(Some((self, slot)), *asked, reply);
+                Arrival::Fetch(wanted) => {
+                    let Wanted { asked, reply, .. } = *wanted;
+                    host.start_fetch(Some((self, slot)), asked, reply);
                 }
                 Arrival::Alarm { scheduled_ms, retries } => {
                     host.start_alarm(self, slot, scheduled_ms, retries);
@@ -383,7 +478,7 @@ impl Cell {
 fn fail(arrivals: VecDeque<Arrival>, why: &Failure) {
     for arrival in arrivals {
         match arrival {
-            Arrival::Fetch(_, reply) => reply.send(Err(why.clone())),
+            Arrival::Fetch(wanted) => wanted.reply.send(Err(why.clone())),
             Arrival::Alarm { .. } => {}
         }
     }

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use celld_core::route::Refusal;
 use celld_rt as rt;
 use celld_v8host::{
     Answer, CallId, CellSlot, EventId, Failure, HostCall, Input, Origin, Realm, Request, Response,
@@ -100,6 +101,8 @@ pub(crate) enum Reply {
     Call(Weak<Host>, CallId),
     /// Another shard, which has numbered its question.
     Shard(Weak<Shard>, usize, u64),
+    /// Another node, which wants to know whether the request has run.
+    Node(rt::oneshot::Sender<Result<Outcome, Refusal>>),
     /// Nobody: the opening of a cell.
     Nobody,
 }
@@ -121,7 +124,28 @@ impl Reply {
                     shard.answer_peer(peer, call, outcome);
                 }
             }
+            Reply::Node(sender) => {
+                let _gone = sender.send(Ok(outcome));
+            }
             Reply::Nobody => {}
+        }
+    }
+
+    /// Says that the request has not run here and will not.
+    pub fn refuse(self, why: Refusal) {
+        match self {
+            Reply::Node(sender) => {
+                let _gone = sender.send(Err(why));
+            }
+            Reply::Shard(shard, peer, call) => {
+                if let Some(shard) = shard.upgrade() {
+                    shard.refuse_peer(peer, call, why);
+                }
+            }
+            Reply::Task(_) | Reply::Call(..) | Reply::Nobody => {
+                let text = "the Durable Object cannot be served by this node now";
+                self.send(Err(Failure { retryable: true, ..failure("Error", text) }));
+            }
         }
     }
 }
@@ -468,7 +492,7 @@ impl Host {
         self.next_event.set(id.0 + 1);
         let reply = match reply {
             Reply::Nobody => None,
-            Reply::Task(_) | Reply::Call(..) | Reply::Shard(..) => Some(reply),
+            Reply::Task(_) | Reply::Call(..) | Reply::Shard(..) | Reply::Node(_) => Some(reply),
         };
         let event =
             Event { cell, reply, done: false, sinks: 0, timers: Vec::new(), sources: Vec::new() };

@@ -8,7 +8,7 @@ use celld_v8host::{CallId, CellSlot, HostCall, Input, LogLevel, Origin, Request,
 use futures_lite::FutureExt as _;
 
 use super::{Host, Reply, Waiting};
-use crate::cell::{self, Cell};
+use crate::cell::{self, Cell, Via};
 
 impl Host {
     /// Performs what JavaScript asked for: what others can observe goes through the output gate of
@@ -66,7 +66,8 @@ impl Host {
             HostCall::FetchCell { call, origin, stub: _, target, request } => {
                 let Some(shard) = self.shard.upgrade() else { return };
                 let asked = self.asked(request, origin.event);
-                shard.fetch_cell(target, asked, Reply::Call(Rc::downgrade(self), call));
+                let reply = Reply::Call(Rc::downgrade(self), call);
+                shard.fetch_cell(target, asked, reply, Via::Client);
             }
             HostCall::Chunk { stream, chunk, .. } => self.sink_push(stream, chunk),
             HostCall::Sync { call, origin, .. } => self.answer_done(call, origin),

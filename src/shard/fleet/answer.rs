@@ -1,0 +1,128 @@
+//! Calls of other nodes: requests for cells of this one, and questions about it.
+
+use std::rc::Rc;
+
+use celld_core::route::Refusal as Why;
+use celld_peer::fetch::{FetchHead, FetchReply, ResponseHead};
+use celld_peer::{Call, CallKind, Code, FrameError, Refusal, Reply as PeerReply};
+use celld_rt as rt;
+use celld_v8host::{Failure, Redirect, Target};
+use futures_lite::FutureExt as _;
+
+use super::forward::{content, pump, read};
+use crate::body::{Answered, Asked, Flow, Outcome};
+use crate::cell::Via;
+use crate::host::Reply;
+use crate::shard::Shard;
+
+/// Answers one call.
+pub(crate) async fn answer(shard: Rc<Shard>, call: Call) {
+    match call.kind {
+        CallKind::FETCH => fetch(shard, call).await,
+        CallKind::PROBE => match shard.status.probe_reply(&shard.facts.me).encode() {
+            Ok(head) => {
+                // Who has gone does not want it.
+                let _gone = call.reply.send(head);
+            }
+            Err(error) => call.reply.refuse(Refusal::new(Code::Failed, error.to_string())),
+        },
+        CallKind(kind) => {
+            let words = format!("calls of the kind {kind} are not known here");
+            call.reply.refuse(Refusal::new(Code::Unsupported, words));
+        }
+    }
+}
+
+async fn fetch(shard: Rc<Shard>, call: Call) {
+    let Call { head, body, reply, .. } = call;
+    let head = match FetchHead::decode(&head) {
+        Ok(head) => head,
+        Err(error) => return reply.refuse(Refusal::new(Code::Unsupported, error.to_string())),
+    };
+    let body = match head.content {
+        celld_peer::fetch::Content::Body(len) => match read(body, len).await {
+            Ok(body) => body,
+            // The caller has gone.
+            Err(_) => return,
+        },
+        celld_peer::fetch::Content::Nothing | celld_peer::fetch::Content::Messages => Flow::Empty,
+    };
+    let target = Target {
+        namespace: head.cell.namespace().to_owned(),
+        id: head.cell.id().to_owned(),
+        class: head.class,
+        name: head.name,
+    };
+    let asked = Asked {
+        method: head.method,
+        url: head.url,
+        headers: head.headers,
+        body,
+        redirect: Redirect::Manual,
+    };
+    let (sender, receiver) = rt::oneshot::channel();
+    shard.fetch_cell(target, asked, Reply::Node(sender), Via::Node);
+    let answered = async { Some(receiver.await) };
+    let gone = async {
+        reply.gone().await;
+        None
+    };
+    // The cell goes on without its caller, as if the response were lost on the way.
+    let Some(answered) = answered.or(gone).await else { return };
+    let sent = match answered {
+        Ok(Ok(outcome)) => send(reply, outcome).await,
+        Ok(Err(why)) => {
+            reply.refuse(refusal(why));
+            Ok(())
+        }
+        // Its realm has gone; so has what it began.
+        Err(_) => return,
+    };
+    if let Err(error) = sent {
+        eprintln!("celld: cell {}: its answer cannot be sent: {error}", head.cell);
+    }
+}
+
+async fn send(reply: PeerReply, outcome: Outcome) -> Result<(), FrameError> {
+    let Answered { status, status_text, headers, body, .. } = match outcome {
+        Ok(answered) => answered,
+        Err(failure) => return reply.send(FetchReply::Failure(wire(failure)).encode()?),
+    };
+    let content = content(&body);
+    let head = ResponseHead { status, status_text, headers, content };
+    let head = FetchReply::Response(head).encode()?;
+    match body {
+        Flow::Empty => reply.send(head),
+        Flow::Bytes(bytes) => reply.send_whole(head, bytes),
+        Flow::Stream(..) => {
+            let writer = reply.send_with_body(head)?;
+            pump(body, writer).await;
+            Ok(())
+        }
+    }
+}
+
+fn refusal(why: Why) -> Refusal {
+    let (code, words) = match why {
+        Why::NotOwner => (Code::NotOwner, "another node owns the cell"),
+        Why::Draining => (Code::Draining, "this node gives its cells away"),
+        Why::Overloaded => (Code::Busy, "too many requests wait for the cell"),
+        Why::Fenced => (Code::NotOwner, "this node may own nothing any more"),
+        Why::Unavailable => (Code::Busy, "the cell cannot be activated here now"),
+    };
+    Refusal::new(code, words)
+}
+
+fn wire(failure: Failure) -> celld_peer::fetch::Failure {
+    let Failure { name, message, stack, remote, retryable, overloaded, durable_object_reset } =
+        failure;
+    celld_peer::fetch::Failure {
+        name,
+        message,
+        stack,
+        remote,
+        retryable,
+        overloaded,
+        durable_object_reset,
+    }
+}

@@ -1,0 +1,266 @@
+//! Requests for cells of other nodes: sent there, and brought to an end whatever happens there.
+//!
+//! Invariant: a request that may have run is never sent again (`core::route`).
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use celld_core::cell::CellId;
+use celld_core::epoch::FencingToken;
+use celld_core::node::NodeId;
+use celld_core::ownership::Route;
+use celld_core::route::{self, CallError, GaveUp, Next, after_failure};
+use celld_core::time::Micros;
+use celld_peer::fetch::{Content, FetchHead, FetchReply};
+use celld_peer::mux::Fate;
+use celld_peer::{Ask, BodyReader, BodyWriter, CallKind, Cause, Code};
+use celld_rt as rt;
+use celld_v8host::{Failure, Target};
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, LocalBoxStream};
+
+use crate::body::{Answered, Asked, Flow, Outcome, failure};
+use crate::cell::Wanted;
+use crate::fleet::Fleet;
+use crate::shard::{Shard, now};
+
+/// The body of an answer that is this short is waited for, so that it goes on in one piece.
+const WHOLE_BODY_MAX: u64 = 16 << 10;
+
+/// Where a request is to go.
+#[derive(Clone, Debug)]
+pub(crate) enum Destination {
+    /// Another session owns the cell.
+    Owner(Route),
+    /// Nobody does, and this node is to take it.
+    Placed(NodeId),
+}
+
+impl Destination {
+    fn node(&self) -> &NodeId {
+        match self {
+            Self::Owner(route) => &route.owner.node,
+            Self::Placed(node) => node,
+        }
+    }
+}
+
+/// Sends a request to another node, and its answer to who asked. What has not run there starts
+/// again here.
+pub(crate) fn send(shard: Rc<Shard>, target: Target, to: Destination, mut wanted: Box<Wanted>) {
+    rt::spawn(async move {
+        let Some(fleet) = shard.fleet.get() else { return wanted.reply.send(Err(nobody())) };
+        let Some(cell) = CellId::new(&target.namespace, &target.id) else {
+            unreachable!("who has sent it here has checked its name")
+        };
+        let error = match call(fleet, &cell, &target, &to, &mut wanted).await {
+            Ok(outcome) => return wanted.reply.send(outcome),
+            Err(error) => error,
+        };
+        wanted.attempt.failures += 1;
+        match &to {
+            Destination::Owner(route) => fleet.forget(&cell, route),
+            // Better here than nowhere.
+            Destination::Placed(_) => wanted.is_taken_here = true,
+        }
+        match after_failure(error, wanted.attempt, patience(&shard), now()) {
+            Next::Retry(at) => {
+                let wait = at.since(now());
+                if wait > Micros::ZERO {
+                    rt::sleep(Duration::from_micros(wait.as_micros())).await;
+                }
+                shard.enter_again(target, *wanted);
+            }
+            Next::GiveUp(why) => {
+                eprintln!("celld: cell {cell}: node {}: {why}", to.node());
+                wanted.reply.send(Err(gave_up(why)));
+            }
+        }
+    });
+}
+
+/// For how long a request looks for an owner: a takeover, and a little more.
+fn patience(shard: &Shard) -> Micros {
+    let ttl = shard.facts.ttl;
+    ttl + ttl + Micros::from_secs(5)
+}
+
+fn nobody() -> Failure {
+    Failure { retryable: true, ..failure("Error", "this node reaches no other") }
+}
+
+fn gave_up(why: GaveUp) -> Failure {
+    let text = format!("{why} ({})", why.code());
+    let overloaded = why == GaveUp::Overloaded;
+    Failure { retryable: why.is_retryable(), overloaded, ..failure("Error", text) }
+}
+
+/// One attempt.
+async fn call(
+    fleet: &Fleet,
+    cell: &CellId,
+    target: &Target,
+    to: &Destination,
+    wanted: &mut Wanted,
+) -> Result<Outcome, CallError> {
+    let asked = &mut wanted.asked;
+    let session = match to {
+        Destination::Owner(route) => Some(&route.owner.session),
+        Destination::Placed(_) => None,
+    };
+    let Some(link) = fleet.link(to.node(), session) else { return Err(CallError::NotSent) };
+    let Ok(head) = head(cell, target, to, asked).encode() else {
+        let text = "the request has too long a head to be sent to another node";
+        return Ok(Err(failure("TypeError", text)));
+    };
+    let ask = Ask { kind: CallKind::FETCH, head, wait: None };
+    let asked = match &asked.body {
+        Flow::Empty => link.ask(ask).await.map_err(what_is_known)?,
+        Flow::Bytes(bytes) => {
+            let (asked, mut writer) = link.ask_with_body(ask).await.map_err(what_is_known)?;
+            let bytes = bytes.clone();
+            rt::spawn(async move {
+                // Who does not want it says so in the answer.
+                if writer.write(bytes).await.is_ok() {
+                    writer.finish();
+                }
+            });
+            asked
+        }
+        Flow::Stream(..) => {
+            let (sent, writer) = link.ask_with_body(ask).await.map_err(what_is_known)?;
+            wanted.attempt.is_body_begun = true;
+            let body = std::mem::take(&mut asked.body);
+            rt::spawn(pump(body, writer));
+            sent
+        }
+    };
+    let answer = asked.answer().await.map_err(what_is_known)?;
+    match FetchReply::decode(&answer.head) {
+        Ok(FetchReply::Response(response)) => Ok(Ok(Answered {
+            status: response.status,
+            status_text: response.status_text,
+            headers: response.headers,
+            body: match response.content {
+                Content::Nothing | Content::Messages => Flow::Empty,
+                Content::Body(len) => read(answer.body, len).await.map_err(what_is_known)?,
+            },
+            url: String::new(),
+            redirected: false,
+        })),
+        Ok(FetchReply::Failure(failure)) => Ok(Err(local(failure))),
+        Err(_) => Err(CallError::Lost),
+    }
+}
+
+fn head(cell: &CellId, target: &Target, to: &Destination, asked: &Asked) -> FetchHead {
+    let token = match to {
+        Destination::Owner(route) => {
+            Some(FencingToken { epoch: route.epoch, session: route.owner.session.clone() })
+        }
+        Destination::Placed(_) => None,
+    };
+    FetchHead {
+        cell: cell.clone(),
+        class: target.class.clone(),
+        name: target.name.clone(),
+        token,
+        method: asked.method.clone(),
+        url: asked.url.clone(),
+        headers: asked.headers.clone(),
+        content: content(&asked.body),
+    }
+}
+
+/// How a body is announced.
+pub(super) fn content(body: &Flow) -> Content {
+    match body {
+        Flow::Empty => Content::Nothing,
+        Flow::Bytes(bytes) => Content::Body(Some(bytes.len() as u64)),
+        Flow::Stream(_, length) => Content::Body(*length),
+    }
+}
+
+/// Writes a body to its end, or ends the call with it.
+pub(super) async fn pump(body: Flow, mut writer: BodyWriter) {
+    let mut pieces: LocalBoxStream<'static, Result<Bytes, Failure>> = match body {
+        Flow::Empty => return writer.finish(),
+        Flow::Bytes(bytes) => stream::once(async move { Ok(bytes) }).boxed_local(),
+        Flow::Stream(pieces, _) => pieces,
+    };
+    loop {
+        match pieces.next().await {
+            Some(Ok(piece)) => {
+                if writer.write(piece).await.is_err() {
+                    // Dropping the stream tells its writer that nobody reads.
+                    return;
+                }
+            }
+            Some(Err(why)) => return writer.abort(&why.message),
+            None => return writer.finish(),
+        }
+    }
+}
+
+/// The body of the other side: whole if it is short, piece by piece otherwise.
+pub(super) async fn read(
+    body: BodyReader,
+    len: Option<u64>,
+) -> Result<Flow, celld_peer::CallError> {
+    if len.is_some_and(|len| len <= WHOLE_BODY_MAX) {
+        return match body.whole(WHOLE_BODY_MAX as usize).await {
+            Ok(bytes) => Ok(Flow::Bytes(bytes)),
+            Err(celld_peer::WholeError::Call(error)) => Err(error),
+            // It said that it was shorter.
+            Err(celld_peer::WholeError::TooLong(_)) => {
+                Err(celld_peer::CallError { fate: Fate::MayHaveRun, cause: Cause::Closed })
+            }
+        };
+    }
+    let pieces = stream::unfold(Some(body), |body| async move {
+        let mut body = body?;
+        match body.next().await {
+            Ok(Some(piece)) => Some((Ok(piece), Some(body))),
+            Ok(None) => None,
+            Err(error) => {
+                let text = format!("Network connection lost while reading the body: {error}");
+                Some((Err(failure("Error", text)), None))
+            }
+        }
+    });
+    Ok(Flow::Stream(pieces.boxed_local(), len))
+}
+
+/// What is known of a call that failed.
+fn what_is_known(error: celld_peer::CallError) -> CallError {
+    if error.fate == Fate::MayHaveRun {
+        return match error.cause {
+            Cause::Deadline => CallError::TimedOut,
+            _ => CallError::Lost,
+        };
+    }
+    match error.cause {
+        Cause::Refused(refusal) => CallError::Refused(match refusal.code {
+            Code::NotOwner => route::Refusal::NotOwner,
+            Code::Busy => route::Refusal::Overloaded,
+            Code::Draining => route::Refusal::Draining,
+            Code::Unsupported | Code::Gone | Code::Failed => route::Refusal::Unavailable,
+        }),
+        _ => CallError::NotSent,
+    }
+}
+
+/// A failure of the cell, as its caller's JavaScript sees it.
+fn local(failure: celld_peer::fetch::Failure) -> Failure {
+    let celld_peer::fetch::Failure {
+        name,
+        message,
+        stack,
+        remote,
+        retryable,
+        overloaded,
+        durable_object_reset,
+    } = failure;
+    Failure { name, message, stack, remote, retryable, overloaded, durable_object_reset }
+}

@@ -1,0 +1,161 @@
+//! The nodes of the fleet, as this one sees them: their leases, read again and again on the io
+//! executor, for all shards to look at.
+//!
+//! Units: as `core::lease`: µs of this process.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use celld_core::cell::CellId;
+use celld_core::lease::{Load, OwnerLease, Read, Record, Watch};
+use celld_core::node::NodeId;
+use celld_core::ownership::Owner;
+use celld_core::placement::{self, Member};
+use celld_core::record::RecordError;
+use celld_core::time::Micros;
+use celld_rt as rt;
+use celld_s3::{Bucket, StoreError};
+
+use crate::activation::node_key;
+use crate::shard::now;
+
+/// Leases are read so many times within a TTL: what a death costs its cells is a TTL, and at most
+/// one such part more.
+const READS_PER_TTL: u64 = 10;
+/// For each node of a large fleet: a few dozen reads a second of each other are enough.
+const PAUSE_PER_NODE: Duration = Duration::from_millis(20);
+/// Leases that are read at once.
+const READS_AT_ONCE: usize = 8;
+/// Keys of leases begin so.
+const PREFIX: &str = "nodes/";
+
+/// Shared by all threads of a node. Locked for cold cells only, and never across a wait.
+pub(crate) struct Members {
+    watch: Mutex<Watch>,
+    live: Mutex<Arc<Vec<Record>>>,
+}
+
+/// What the lease of an owner says, or why it says nothing.
+pub(crate) enum Judged {
+    Lease(OwnerLease),
+    Damaged(RecordError),
+    Unread(StoreError),
+}
+
+impl Members {
+    pub fn new(ttl: Micros) -> Self {
+        Self { watch: Mutex::new(Watch::new(ttl)), live: Mutex::default() }
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The nodes whose leases were live a moment ago, this one among them.
+    pub fn live(&self) -> Arc<Vec<Record>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether it is known that `owner` takes no requests from other nodes.
+    pub fn is_mute(&self, owner: &Owner) -> bool {
+        let is_of = |record: &&Record| record.session == owner.session;
+        self.live().iter().find(is_of).is_some_and(|record| record.address.is_none())
+    }
+
+    /// Whether `owner` may still act. That it may can be known from before; that it may not takes
+    /// a read.
+    pub async fn judge(&self, bucket: &Bucket, owner: &Owner) -> Judged {
+        let known = self.watch().judge(owner);
+        if let Some(OwnerLease::Live(until)) = known
+            && now() < until
+        {
+            return Judged::Lease(OwnerLease::Live(until));
+        }
+        match self.read(bucket, &owner.node).await {
+            Ok(()) => {
+                let lease = self.watch().judge(owner).expect("it was read just now");
+                Judged::Lease(lease)
+            }
+            Err(Unread::Store(error)) => Judged::Unread(error),
+            Err(Unread::Record(error)) => Judged::Damaged(error),
+        }
+    }
+
+    async fn read(&self, bucket: &Bucket, node: &NodeId) -> Result<(), Unread> {
+        let begun = now();
+        let object = bucket.get(&node_key(node)).await.map_err(Unread::Store)?;
+        let record = object.map(|object| Ok((Record::parse(&object.body)?, object.etag)));
+        let record = record.transpose().map_err(Unread::Record)?;
+        // The clock of the store is not asked: the wait is the same on every store.
+        let read = Read { begun, ended: now(), record, age_min: Micros::ZERO };
+        self.watch().saw(node, read);
+        Ok(())
+    }
+
+    /// Where a cell that nobody owns is to live; `None`: here.
+    pub fn place(&self, cell: &CellId, me: &NodeId, own: Load) -> Option<NodeId> {
+        let live = self.live();
+        let able = |record: &&Record| record.node != *me && record.address.is_some();
+        let others = live.iter().filter(able);
+        let mut members: Vec<_> =
+            others.map(|record| Member { node: &record.node, load: record.load }).collect();
+        if members.is_empty() {
+            return None;
+        }
+        members.push(Member { node: me, load: own });
+        placement::choose(cell, me, &members).filter(|chosen| *chosen != me).cloned()
+    }
+}
+
+enum Unread {
+    Store(StoreError),
+    Record(RecordError),
+}
+
+/// Reads the leases of all nodes, for as long as this one lives.
+pub(crate) async fn keep(members: Arc<Members>, bucket: Bucket, ttl: Micros) {
+    let part = Duration::from_micros(ttl.as_micros() / READS_PER_TTL);
+    let mut is_told = false;
+    loop {
+        let nodes = match nodes(&bucket).await {
+            Ok(nodes) => {
+                is_told = false;
+                nodes
+            }
+            Err(error) => {
+                // Once: the store says nothing else while it is away.
+                if !std::mem::replace(&mut is_told, true) {
+                    eprintln!("celld: the nodes of the fleet cannot be read: {error}");
+                }
+                Vec::new()
+            }
+        };
+        for some in nodes.chunks(READS_AT_ONCE) {
+            let reads = some.iter().map(|node| members.read(&bucket, node));
+            for (node, read) in some.iter().zip(futures_util::future::join_all(reads).await) {
+                // What cannot be read now is looked at by who needs it.
+                if let Err(Unread::Record(error)) = read {
+                    eprintln!("celld: {}: {error}", node_key(node));
+                }
+            }
+        }
+        let live: Vec<_> = members.watch().live(now()).cloned().collect();
+        *members.live.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+        let many = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        rt::sleep(part.max(PAUSE_PER_NODE.saturating_mul(many))).await;
+    }
+}
+
+/// The names of all nodes that have a lease record.
+async fn nodes(bucket: &Bucket) -> Result<Vec<NodeId>, StoreError> {
+    let (mut nodes, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let page = bucket.list(PREFIX, after.as_deref()).await?;
+        let name = |key: &str| NodeId::parse(key.strip_prefix(PREFIX)?.strip_suffix(".json")?);
+        nodes.extend(page.entries.iter().filter_map(|entry| name(&entry.key)));
+        after = page.entries.last().map(|entry| entry.key.clone());
+        if !page.more || after.is_none() {
+            return Ok(nodes);
+        }
+    }
+}
