@@ -26,7 +26,7 @@ use rustls::pki_types::ServerName;
 
 use super::{Origin, SendError, TlsConfig};
 use crate::hyper_io::HyperIo;
-use crate::net::{connect, resolve};
+use crate::net::{connect, notice_dead_host, resolve};
 use crate::{sleep, spawn, timeout};
 
 /// Between two looks at idle connections.
@@ -48,6 +48,9 @@ pub struct Limits {
     pub idle: Duration,
     /// For the first words of TCP, and those of TLS.
     pub connect: Duration,
+    /// A host that answers nothing for so long, not even that it is there, is gone: its connections
+    /// end, also those that wait for a request.
+    pub silence: Duration,
     /// Connections kept open for requests to come.
     pub warm: usize,
 }
@@ -61,6 +64,7 @@ impl Default for Limits {
             idle: Duration::from_secs(25),
             // A server that has not answered a SYN, or the first words of TLS, by then will not.
             connect: Duration::from_secs(10),
+            silence: Duration::from_secs(30),
             warm: 0,
         }
     }
@@ -345,6 +349,8 @@ where
         let socket = connect(&addresses, limit).await.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot connect to {host}:{port}: {error}"))
         })?;
+        // Without it, a connection is only noticed later to be dead.
+        let _later = notice_dead_host(&socket, self.0.limits.silence);
         if !tls {
             return self.handshake(HyperIo::new(socket)).await;
         }

@@ -35,6 +35,22 @@ const DATE_EVERY_MS: i64 = 200;
 /// Clocks that differ by less are no reason to sign with the store's.
 const SKEW_LEAST_MS: i64 = 1_000;
 
+/// How long an attempt may take.
+#[derive(Clone, Copy)]
+pub(super) struct Within {
+    /// Until the head of the answer, and again until its end; more for what is large.
+    pub phase: Duration,
+    /// Of the verb.
+    pub deadline: Mono,
+}
+
+impl Within {
+    fn for_bytes(self, bytes: u64) -> Duration {
+        let needed = self.phase + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN);
+        needed.min(span(self.deadline.since(now())))
+    }
+}
+
 impl Call<'_> {
     /// Sends what `make` makes until `read` takes an answer, or it makes no sense to go on. Only for
     /// what may be done twice.
@@ -50,12 +66,12 @@ impl Call<'_> {
         self.remote.health().budget.earn();
         loop {
             self.admitted(&mut retry).await?;
-            let left = span(deadline.since(now()));
-            let (ask, limit_now) = (make(), limit.min(left));
+            let ask = make();
+            let within = Within { phase: limit, deadline };
             let attempt = match hedge_of(verb, &ask).filter(|_| self.remote.hedges) {
-                None => self.once(verb, &ask, limit_now, &read).await,
+                None => self.once(verb, &ask, within, &read).await,
                 // In a box: large, and of those only who want it.
-                Some(kind) => Box::pin(self.hedged(kind, verb, &ask, limit_now, &read)).await,
+                Some(kind) => Box::pin(self.hedged(kind, verb, &ask, within, &read)).await,
             };
             let failure = match attempt {
                 Ok(done) => return Ok(done),
@@ -83,21 +99,21 @@ impl Call<'_> {
         kind: usize,
         verb: Verb,
         ask: &Ask,
-        limit: Duration,
+        within: Within,
         read: &impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let local = pool::of(self.remote, self.lane);
         let delay = local.hedges.borrow_mut()[kind].on_request();
         let begin = now();
-        let first = pin!(self.once(verb, ask, limit, read));
-        let result = match select(first, pin!(rt::sleep(delay.map_or(limit, span)))).await {
+        let first = pin!(self.once(verb, ask, within, read));
+        let result = match select(first, pin!(rt::sleep(delay.map_or(within.phase, span)))).await {
             Either::Left((result, _)) => result,
             Either::Right(((), first)) => {
                 if delay.is_none() || !local.hedges.borrow_mut()[kind].may_send() {
                     first.await
                 } else {
                     self.remote.metrics.hedges.add();
-                    let second = pin!(self.once(verb, ask, limit, read));
+                    let second = pin!(self.once(verb, ask, within, read));
                     match select(first, second).await {
                         Either::Left((Err(_), second)) => second.await,
                         Either::Right((Err(_), first)) => first.await,
@@ -112,18 +128,17 @@ impl Call<'_> {
         result
     }
 
-    /// Sends `ask` once, and hands the answer's head to `read`. The head must come within `limit`,
-    /// and the rest within as much again; what is large gets more time.
-    pub async fn once<T>(
+    /// Sends `ask` once, and hands the answer's head to `read`.
+    pub(super) async fn once<T>(
         &self,
         verb: Verb,
         ask: &Ask,
-        limit: Duration,
+        within: Within,
         read: impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let remote = self.remote;
         remote.metrics.requested(verb);
-        let result = self.exchange(ask, limit, read).await;
+        let result = self.exchange(ask, within, read).await;
         remote.note(&result);
         result
     }
@@ -131,7 +146,7 @@ impl Call<'_> {
     async fn exchange<T>(
         &self,
         ask: &Ask,
-        limit: Duration,
+        within: Within,
         read: impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let late = |_: rt::TimedOut| {
@@ -139,13 +154,14 @@ impl Call<'_> {
             pool::of(self.remote, self.lane).pool.forget_idle();
             Failure::timed_out()
         };
-        let sending = limit + time_for(ask.body.len() as u64);
+        let sending = within.for_bytes(ask.body.len() as u64);
         let response = rt::timeout(sending, self.send(ask)).await.map_err(late)??;
-        let reading = limit + time_for(response.body().size_hint().lower());
+        let reading = within.for_bytes(response.body().size_hint().lower());
         if response.status().is_success() {
             return rt::timeout(reading, read(response)).await.map_err(late)?;
         }
-        let answer = rt::timeout(limit, whole(response, ERROR_BYTES_MAX)).await.map_err(late)??;
+        let answer =
+            rt::timeout(reading, whole(response, ERROR_BYTES_MAX)).await.map_err(late)??;
         Err(Failure::Refused(Box::new(Refusal::of(&*self.remote.dialect, &answer))))
     }
 
@@ -291,11 +307,6 @@ fn hedge_of(verb: Verb, ask: &Ask) -> Option<usize> {
         Verb::Put => None,
         Verb::GetRange | Verb::PutIf | Verb::List | Verb::Delete => None,
     }
-}
-
-/// What `bytes` may take at least on the slowest link.
-fn time_for(bytes: u64) -> Duration {
-    Duration::from_secs(bytes / BYTES_PER_SECOND_MIN)
 }
 
 pub(super) fn now() -> Mono {

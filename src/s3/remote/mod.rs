@@ -185,6 +185,11 @@ impl Call<'_> {
 fn s3(location: &RemoteLocation, options: &OpenOptions) -> Result<(S3, String), OpenError> {
     let RemoteLocation { name, prefix, .. } = location;
     let fault = |what: String| OpenError::Option { url: location.url(), what };
+    if name.ends_with("--x-s3") {
+        let what = "it is a directory bucket (S3 Express), which is signed for in another way; use \
+                    a general purpose bucket";
+        return Err(fault(what.to_owned()));
+    }
     let region = options.region.clone();
     if let Some(endpoint) = &options.endpoint {
         let origin = endpoint_origin(endpoint).map_err(fault)?;

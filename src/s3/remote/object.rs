@@ -12,7 +12,7 @@ use hyper::body::{Body as _, Incoming};
 
 use super::Call;
 use super::answer::{Answer, Failure, content_range};
-use super::attempt::{deadline_of, whole};
+use super::attempt::{Within, deadline_of, whole};
 use super::dialect::{Ask, Code, Part};
 use super::large::PART_BYTES;
 use super::metrics::Verb;
@@ -188,7 +188,8 @@ impl Call<'_> {
     pub async fn put_if(&self, guard: &Guard, body: Bytes) -> Result<CasOutcome, StoreError> {
         self.check(Verb::PutIf)?;
         let dialect = &self.remote.dialect;
-        let mut retry = Retry::new(1, deadline_of(self.limits));
+        let deadline = deadline_of(self.limits);
+        let mut retry = Retry::new(1, deadline);
         let admitted = self.admitted(&mut retry).await;
         admitted.map_err(|failure| failure.into_error(self.key))?;
         let ask = dialect.put(self.key, Some(guard), body);
@@ -197,7 +198,8 @@ impl Call<'_> {
             Ok(dialect.etag(&response.into_parts().0))
         };
         // Once. Whether it may be sent again, only a read can tell, and that is the caller's.
-        let failure = match self.once(Verb::PutIf, &ask, self.limits.deadline, read).await {
+        let within = Within { phase: self.limits.deadline, deadline };
+        let failure = match self.once(Verb::PutIf, &ask, within, read).await {
             Ok(Some(etag)) => return Ok(CasOutcome::Applied(etag)),
             // It has applied, and a read will tell the version.
             Ok(None) => return Ok(self.unknown()),

@@ -25,6 +25,8 @@ const LEASE_WARM: usize = 1;
 /// Most stores close an idle connection after 20 s or more; those that are quicker are learnt.
 const IDLE: Duration = Duration::from_secs(15);
 const CONNECT: Duration = Duration::from_secs(5);
+/// A few lost packets are repeated within it.
+const SILENCE: Duration = Duration::from_secs(6);
 
 /// What this executor has of one lane of a bucket.
 pub(crate) struct Local {
@@ -69,7 +71,7 @@ pub(crate) fn of(remote: &Arc<Remote>, lane: Lane) -> Rc<Local> {
 
 fn limits(in_flight_max: usize, warm: usize) -> Limits {
     let idle_max = IDLE_MAX.min(in_flight_max);
-    Limits { in_flight_max, idle_max, idle: IDLE, connect: CONNECT, warm }
+    Limits { in_flight_max, idle_max, idle: IDLE, connect: CONNECT, silence: SILENCE, warm }
 }
 
 /// How many connections [`crate::Bucket::warm`] opens.

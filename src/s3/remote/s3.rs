@@ -322,3 +322,65 @@ pub(crate) fn listing(body: &[u8], prefix: &str) -> Result<Listing, XmlFault> {
     };
     Ok(listing)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers as stores write them.
+    const SOUND: [&str; 4] = [
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<ListBucketResult xmlns=\"urn:x\"><Name>b</Name>\
+         <Prefix>p/</Prefix><EncodingType>url</EncodingType><MaxKeys>1000</MaxKeys>\
+         <IsTruncated>true</IsTruncated><NextContinuationToken>a&amp;b</NextContinuationToken>\
+         <Contents><Key>p/a%20b</Key><ETag>&quot;e&quot;</ETag><Size>17</Size></Contents>\
+         <CommonPrefixes><Prefix>p/d/</Prefix></CommonPrefixes></ListBucketResult>",
+        "<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>b</Key><Code>X</Code></Error>\
+         </DeleteResult>",
+        "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>",
+        "<Error><Code>NoSuchKey</Code><Message><![CDATA[m]]>&#x41;</Message></Error>",
+    ];
+
+    #[test]
+    fn what_is_read_of_a_sound_listing() {
+        let found = listing(SOUND[0].as_bytes(), "p/").expect("a listing");
+        let entries = vec![Entry { key: "a b".to_owned(), size: 17 }];
+        assert_eq!(found, Listing { entries, next: Some("a&b".to_owned()) });
+        assert_eq!(listing(SOUND[0].as_bytes(), "q/"), Err(XmlFault::Value("Key")));
+    }
+
+    #[test]
+    fn answers_that_are_damaged_anywhere_are_read_or_refused_and_no_more() {
+        let s3 = S3::new("http://h".to_owned(), "b", "p/", true, false);
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let mut sound = 0;
+        for n in 0..40_000 {
+            let mut text = SOUND[n % SOUND.len()].as_bytes().to_vec();
+            for _ in 0..random(4) {
+                let at = random(text.len());
+                match random(4) {
+                    0 => text[at] = random(256) as u8,
+                    1 => text.truncate(at + 1),
+                    2 => drop(text.drain(at..(at + random(20)).min(text.len()))),
+                    _ => {
+                        let from = random(text.len());
+                        let piece = text[from..(from + random(40)).min(text.len())].to_vec();
+                        text.splice(at..at, piece);
+                    }
+                }
+                if text.is_empty() {
+                    break;
+                }
+            }
+            sound += usize::from(listing(&text, "p/").is_ok());
+            let _read = (s3.upload(&text), s3.not_deleted(&text), xml::error(&text));
+        }
+        // Those that were left as they are, and a few more.
+        assert!((2_000..9_000).contains(&sound), "{sound}");
+    }
+}

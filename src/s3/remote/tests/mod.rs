@@ -5,6 +5,7 @@ mod listings;
 mod objects;
 mod opening;
 mod repeats;
+mod trust;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -28,6 +28,8 @@ fn a_bucket_of_aws_has_a_host_of_its_own_unless_its_name_has_dots() {
     }
     let error = s3(&location("bucket"), &options(None, None)).err().expect("no region");
     assert!(error.to_string().contains("--region"), "{error}");
+    let express = s3(&location("a--use1-az4--x-s3"), &options(None, Some("us-east-1")));
+    assert!(express.err().expect("not spoken").to_string().contains("directory bucket"));
 }
 
 #[test]
