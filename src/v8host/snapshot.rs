@@ -1,7 +1,7 @@
 //! The start-up snapshot: V8's heap after our own JavaScript has run, from which every realm starts.
 //!
 //! Invariant: made once for each process, before the first realm; what it refers to outside of the
-//! heap are the addresses of [`ops`](crate::ops), which do not change while the process lives.
+//! heap are the addresses of [`crate::ops`], which do not change while the process lives.
 
 use std::sync::OnceLock;
 
