@@ -34,8 +34,6 @@ use crate::router::{self, Message, Peers};
 use crate::shard::{Authority, NodeFacts, Shard, random};
 use crate::status::Status;
 
-/// A node that knows of no other scans as the first of the fleet does.
-const ONLY_NODE: usize = 0;
 /// Messages that fit between two shards before senders wait.
 const MESH_CAPACITY: usize = 1_024;
 /// Orders to one shard: a few in its life.
@@ -412,7 +410,7 @@ impl Node {
         let scan = rt::spawn_joined(crate::scan::run(
             self.common.bucket.clone(),
             self.visits(),
-            ONLY_NODE,
+            self.rank(),
         ));
         while self.signals.seen().is_none() {
             let stop = self.signals.wait(Stop::Drain);
@@ -427,6 +425,12 @@ impl Node {
         }
         drop(scan);
         self.drain().await
+    }
+
+    /// Which node of the fleet this is; a node that knows of no other is the first.
+    fn rank(&self) -> impl Fn() -> usize + use<> {
+        let Common { facts, members, status, .. } = self.common.clone();
+        move || members.rank(&facts.me.node, status.load())
     }
 
     /// How the scan of the wake index reaches the shards.

@@ -19,20 +19,26 @@ pub(crate) type Visit = Rc<dyn Fn(Entry) -> LocalBoxFuture<'static, Verdict>>;
 /// One timer, one page, and the visits.
 const EVENTS_MAX: usize = VISITS_MAX + 8;
 
-/// Scans for as long as it is polled. `rank`: which node of the fleet this is.
-pub(crate) async fn run(bucket: Bucket, visit: Visit, rank: usize) {
+/// How often the scan hears which node of the fleet this is.
+const RANK_PAUSE: Duration = Duration::from_secs(2);
+
+/// Scans for as long as it is polled. `rank`: which node of the fleet this is, 0 for the first.
+pub(crate) async fn run(bucket: Bucket, visit: Visit, rank: impl Fn() -> usize) {
     let (sender, mut events) = rt::mpsc::channel(EVENTS_MAX);
     let io = Io { bucket, visit, sender };
     let mut scan = Scan::default();
     let mut effects = Vec::new();
-    let mut event = Event::Ranked(rank);
+    let mut event = Event::Ranked(rank());
     loop {
         scan.on_event(now(), wall(), event, &mut effects);
         for effect in effects.drain(..) {
             io.start(effect);
         }
-        let Some(next) = events.next().await else { return };
-        event = next;
+        event = match rt::timeout(RANK_PAUSE, events.next()).await {
+            Ok(Some(next)) => next,
+            Ok(None) => return,
+            Err(rt::TimedOut) => Event::Ranked(rank()),
+        };
     }
 }
 

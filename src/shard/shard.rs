@@ -196,12 +196,16 @@ impl Shard {
 
     /// A request for a cell that this shard owns, if this node does.
     fn enter(self: &Rc<Self>, id: CellId, target: Target, asked: Asked, reply: Reply, via: Via) {
-        if via == Via::Node && self.draining.is_raised() {
+        if via.is_node() && self.draining.is_raised() {
             // Else a cell that is asked all the time would never leave.
             return reply.refuse(Refusal::Draining);
         }
         let known = self.known_cell(&id);
-        if known.as_ref().is_none_or(|cell| cell.is_cold())
+        let is_cold = known.as_ref().is_none_or(|cell| cell.is_cold());
+        if is_cold && via == Via::Routed {
+            return reply.refuse(Refusal::NotOwner);
+        }
+        if is_cold
             && via == Via::Client
             && let Some(route) = self.fleet.get().and_then(|fleet| fleet.route(&id))
         {
@@ -338,12 +342,14 @@ impl Shard {
     /// Tells eviction something, and evicts whom it names.
     pub fn eviction_event(&self, event: eviction::Event<u64>) {
         let mut effects = Vec::new();
+        // Whoever is to go because of others goes, also if it was used a moment ago.
+        let must_go = matches!(event, eviction::Event::Shed(_));
         self.eviction.borrow_mut().on_event(now(), event, &mut effects);
         for effect in effects {
             match effect {
                 eviction::Effect::Evict(key) => {
                     let cell = self.by_key.borrow().get(&key).cloned();
-                    if let Some(stays) = cell.and_then(|cell| cell.evict_if_unused()) {
+                    if let Some(stays) = cell.and_then(|cell| cell.evict_if_unused(must_go)) {
                         self.eviction.borrow_mut().on_event(now(), stays, &mut Vec::new());
                     }
                 }
@@ -355,13 +361,28 @@ impl Shard {
 
     /// Evicts what is due, twice a second, for as long as the shard lives.
     pub async fn tick(self: Rc<Self>) {
+        let mut ticks = 0_u64;
         loop {
             rt::sleep(std::time::Duration::from_millis(500)).await;
             self.status.has_cells(self.index, self.cells.borrow().len());
             if let Some(fleet) = self.fleet.get() {
                 fleet.cut_dead();
+                ticks += 1;
+                if ticks.is_multiple_of(TICKS_PER_SURPLUS) {
+                    self.give_away(fleet);
+                }
             }
             self.eviction_event(eviction::Event::TimerFired);
+        }
+    }
+
+    /// Puts idle cells to rest that other nodes have more room for: their next requests place them
+    /// anew.
+    fn give_away(&self, fleet: &Fleet) {
+        let surplus = fleet.members.surplus(&self.facts.me.node, self.status.load());
+        if surplus > 0 {
+            let share = surplus.div_ceil(self.facts.shards);
+            self.eviction_event(eviction::Event::Shed(share));
         }
     }
 
@@ -393,6 +414,9 @@ impl Shard {
         }
     }
 }
+
+/// Every four seconds: leases tell the loads of others a few times within their life.
+const TICKS_PER_SURPLUS: u64 = 8;
 
 /// Conditional writes under way while a node drains.
 const RELEASES_AT_ONCE: usize = 16;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::ledger::{append, rows};
 use super::load::{Cell, Load, NEXT};
+use super::support::bucket::CellFiles;
 use super::support::http::Client;
 use super::support::node::{Node, Plan, Site};
 use super::support::rng::Rng;
@@ -236,5 +237,29 @@ fn a_rolling_restart_fails_no_request_that_may_be_repeated() {
     }
     for cell in &cells {
         cell.verify(&mut nodes[0].client());
+    }
+}
+
+#[test]
+fn a_node_that_joins_takes_its_share_of_the_cells() {
+    let _machine = super::shared();
+    let site = Site::new();
+    let old = plan(&site, "old").flag("--shards", "1").start();
+    let cells = cells("j", 100);
+    let mut client = old.client();
+    cells.iter().for_each(|cell| write(&mut client, cell));
+    let new = plan(&site, "new").flag("--shards", "1").start();
+    meet(&new, &cells[0]);
+    let records: Vec<_> =
+        cells.iter().map(|cell| CellFiles::of(site.bucket(), &mut client, &cell.name)).collect();
+    let owned = || records.iter().filter(|files| files.read_record()["node"] == "new").count();
+    let taken = wait_for("cells of the new node", Duration::from_secs(60), || {
+        let mut client = new.client();
+        cells.iter().for_each(|cell| write(&mut client, cell));
+        Some(owned()).filter(|owned| *owned >= 10)
+    });
+    assert!(taken < 100, "the old one keeps its share");
+    for cell in &cells {
+        cell.verify(&mut old.client());
     }
 }

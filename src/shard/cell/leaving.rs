@@ -10,7 +10,7 @@ use celld_core::wake::Verdict;
 use celld_rt as rt;
 use celld_v8host::Failure;
 
-use super::{Arrival, Cell, Live, Phase, Via, alarm, perform_gate};
+use super::{Arrival, Cell, Live, Phase, alarm, perform_gate};
 use crate::body::failure;
 use crate::ingress::stopping;
 use crate::shard::random;
@@ -70,7 +70,7 @@ impl Cell {
         let refused: std::collections::VecDeque<_> = {
             let mut state = self.state.borrow_mut();
             let (refused, kept) = std::mem::take(&mut state.arrivals).into_iter().partition(
-                |arrival| matches!(arrival, Arrival::Fetch(wanted) if wanted.via == Via::Node),
+                |arrival| matches!(arrival, Arrival::Fetch(wanted) if wanted.via.is_node()),
             );
             state.arrivals = kept;
             refused
@@ -192,14 +192,15 @@ impl Cell {
     /// Eviction's turn has come: what the cell says to it, if it does not leave.
     ///
     /// A cell that was used since rests for another term, so it leaves after one to two of them.
-    pub fn evict_if_unused(self: &Rc<Self>) -> Option<Event<u64>> {
+    /// `must_go`: not if it is to make room for others.
+    pub fn evict_if_unused(self: &Rc<Self>, must_go: bool) -> Option<Event<u64>> {
         let idle = self.is_idle();
         if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
             if !idle {
                 live.is_resting = false;
                 return Some(Event::Busy(self.key));
             }
-            if std::mem::take(&mut live.was_used) {
+            if std::mem::take(&mut live.was_used) && !must_go {
                 live.database.release_memory();
                 return Some(Event::Idle(self.key, Rest::Plain));
             }

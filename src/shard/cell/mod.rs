@@ -83,8 +83,18 @@ pub(crate) struct Wanted {
 pub(crate) enum Via {
     /// From a client, or from a Worker of this node: it may go on to another one.
     Client,
-    /// From another node: it is served here or refused.
-    Node,
+    /// From another node, which takes this one for the owner: it is refused if the cell is not in
+    /// memory, so that its place is found anew.
+    Routed,
+    /// From another node: this one is to take the cell.
+    Placed,
+}
+
+impl Via {
+    /// Served here or refused: never forwarded again.
+    pub fn is_node(self) -> bool {
+        self != Self::Client
+    }
 }
 
 impl Wanted {
@@ -247,7 +257,7 @@ impl Cell {
         let mut is_wanted = false;
         for arrival in &state.arrivals {
             if let Arrival::Fetch(wanted) = arrival {
-                if wanted.via == Via::Node || wanted.is_taken_here {
+                if wanted.via.is_node() || wanted.is_taken_here {
                     return Purpose::Placed;
                 }
                 is_wanted = true;
@@ -346,7 +356,7 @@ impl Cell {
         }
         for arrival in arrivals {
             match arrival {
-                Arrival::Fetch(wanted) if wanted.via == Via::Node => {
+                Arrival::Fetch(wanted) if wanted.via.is_node() => {
                     wanted.reply.refuse(Refusal::NotOwner);
                 }
                 Arrival::Fetch(wanted) => {

@@ -60,8 +60,9 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
         body,
         redirect: Redirect::Manual,
     };
+    let via = if head.token.is_some() { Via::Routed } else { Via::Placed };
     let (sender, receiver) = rt::oneshot::channel();
-    shard.fetch_cell(target, asked, Reply::Node(sender), Via::Node);
+    shard.fetch_cell(target, asked, Reply::Node(sender), via);
     let answered = async { Some(receiver.await) };
     let gone = async {
         reply.gone().await;

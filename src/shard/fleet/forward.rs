@@ -20,7 +20,7 @@ use celld_v8host::{Failure, Target};
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, LocalBoxStream};
 
-use crate::body::{Answered, Asked, Flow, Outcome, failure};
+use crate::body::{Answered, Flow, Outcome, failure};
 use crate::cell::Wanted;
 use crate::fleet::Fleet;
 use crate::shard::{Shard, now};
@@ -104,18 +104,17 @@ async fn call(
     to: &Destination,
     wanted: &mut Wanted,
 ) -> Result<Outcome, CallError> {
-    let asked = &mut wanted.asked;
     let session = match to {
         Destination::Owner(route) => Some(&route.owner.session),
         Destination::Placed(_) => None,
     };
     let Some(link) = fleet.link(to.node(), session) else { return Err(CallError::NotSent) };
-    let Ok(head) = head(cell, target, to, asked).encode() else {
+    let Ok(head) = head(cell, target, to, wanted).encode() else {
         let text = "the request has too long a head to be sent to another node";
         return Ok(Err(failure("TypeError", text)));
     };
     let ask = Ask { kind: CallKind::FETCH, head, wait: None };
-    let asked = match &asked.body {
+    let asked = match &wanted.asked.body {
         Flow::Empty => link.ask(ask).await.map_err(what_is_known)?,
         Flow::Bytes(bytes) => {
             let (asked, mut writer) = link.ask_with_body(ask).await.map_err(what_is_known)?;
@@ -131,7 +130,7 @@ async fn call(
         Flow::Stream(..) => {
             let (sent, writer) = link.ask_with_body(ask).await.map_err(what_is_known)?;
             wanted.attempt.is_body_begun = true;
-            let body = std::mem::take(&mut asked.body);
+            let body = std::mem::take(&mut wanted.asked.body);
             rt::spawn(pump(body, writer));
             sent
         }
@@ -154,12 +153,17 @@ async fn call(
     }
 }
 
-fn head(cell: &CellId, target: &Target, to: &Destination, asked: &Asked) -> FetchHead {
+fn head(cell: &CellId, target: &Target, to: &Destination, wanted: &Wanted) -> FetchHead {
+    let asked = &wanted.asked;
+    // A body that flows can be sent once.
+    let is_first = wanted.attempt.failures == 0 && !matches!(asked.body, Flow::Stream(..));
     let token = match to {
-        Destination::Owner(route) => {
+        // An owner that has put the cell to rest refuses the first time. If the record names it all
+        // the same, it is to take the cell back.
+        Destination::Owner(route) if is_first => {
             Some(FencingToken { epoch: route.epoch, session: route.owner.session.clone() })
         }
-        Destination::Placed(_) => None,
+        Destination::Owner(_) | Destination::Placed(_) => None,
     };
     FetchHead {
         cell: cell.clone(),

@@ -95,16 +95,34 @@ impl Members {
     /// Where a cell that nobody owns is to live; `None`: here.
     pub fn place(&self, cell: &CellId, me: &NodeId, own: Load) -> Option<NodeId> {
         let live = self.live();
-        let able = |record: &&Record| record.node != *me && record.address.is_some();
-        let others = live.iter().filter(able);
-        let mut members: Vec<_> =
-            others.map(|record| Member { node: &record.node, load: record.load }).collect();
-        if members.is_empty() {
-            return None;
-        }
-        members.push(Member { node: me, load: own });
-        placement::choose(cell, me, &members).filter(|chosen| *chosen != me).cloned()
+        let reached = reached(&live, me, own);
+        placement::choose(cell, me, &reached).filter(|chosen| *chosen != me).cloned()
     }
+
+    /// How many idle cells this node should give away, so that others take their share.
+    pub fn surplus(&self, me: &NodeId, own: Load) -> usize {
+        let live = self.live();
+        placement::surplus(me, &reached(&live, me, own))
+    }
+
+    /// Which one of the nodes this is, for work that only one should do; 0 is the first.
+    pub fn rank(&self, me: &NodeId, own: Load) -> usize {
+        let live = self.live();
+        let others = live.iter().filter(|record| record.node != *me);
+        let mut members: Vec<_> = others.map(member).collect();
+        members.push(Member { node: me, load: own });
+        placement::rank(me, &members)
+    }
+}
+
+fn member(record: &Record) -> Member<'_> {
+    Member { node: &record.node, load: record.load }
+}
+
+/// This node, and those that requests can be sent to.
+fn reached<'a>(live: &'a [Record], me: &'a NodeId, own: Load) -> Vec<Member<'a>> {
+    let others = live.iter().filter(|record| record.node != *me && record.address.is_some());
+    others.map(member).chain([Member { node: me, load: own }]).collect()
 }
 
 enum Unread {
