@@ -161,7 +161,10 @@ impl Cause {
 
     /// Of a connection that was in use.
     pub(crate) fn of_use(error: &io::Error) -> Self {
-        Self::Lost(error.to_string().into())
+        Self::Lost(match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it broke off".into(),
+            _ => error.to_string().into(),
+        })
     }
 }
 

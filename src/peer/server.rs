@@ -131,23 +131,20 @@ impl Server {
 
     /// Takes no more connections and no more calls, and waits for those that are here.
     pub async fn drain(&self) {
-        let inner = &self.0;
-        inner.is_stopping.set(true);
-        inner.changed.notify(usize::MAX);
-        let connections: Vec<_> =
-            inner.connections.borrow().iter().filter_map(Weak::upgrade).collect();
-        connections.iter().for_each(|connection| connection.go_away());
-        drop(connections);
-        inner.until(|inner| inner.connections.borrow().is_empty()).await;
+        for connection in self.0.stop() {
+            connection.go_away();
+        }
+        let is_done = |inner: &Inner| {
+            inner.handshakes.borrow().is_empty() && inner.connections.borrow().is_empty()
+        };
+        self.0.until(is_done).await;
     }
 
     /// Ends all connections at once.
     pub fn cut(&self) {
-        self.0.is_stopping.set(true);
-        self.0.changed.notify(usize::MAX);
-        let connections: Vec<_> =
-            self.0.connections.borrow().iter().filter_map(Weak::upgrade).collect();
-        connections.iter().for_each(|connection| connection.close());
+        for connection in self.0.stop() {
+            connection.close();
+        }
     }
 
     /// Connections that were not let in so far.
@@ -162,6 +159,14 @@ impl Server {
 }
 
 impl Inner {
+    /// Lets nobody in any more, and returns who is.
+    fn stop(&self) -> Vec<Rc<Shared>> {
+        self.is_stopping.set(true);
+        self.changed.notify(usize::MAX);
+        self.handshakes.borrow().iter().for_each(|handshake| handshake.give_up());
+        self.connections.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
     async fn until(&self, is_so: impl Fn(&Self) -> bool) {
         loop {
             let changed = self.changed.listen();
@@ -195,6 +200,7 @@ impl Inner {
         };
         let met = handshake.given_up().or(shaking).await;
         self.handshakes.borrow_mut().retain(|other| !Rc::ptr_eq(other, &handshake));
+        self.changed.notify(usize::MAX);
         let (shared, stream) = match met {
             Ok(met) => met,
             Err(cause) => {
@@ -271,7 +277,7 @@ impl Handshake {
         while !self.is_given_up.get() {
             self.told.listen().await;
         }
-        Err(Cause::Busy("too many strangers want to be let in"))
+        Err(Cause::Busy("the node stops, or too many strangers want to be let in"))
     }
 }
 

@@ -354,11 +354,8 @@ fn a_flood_of_calls_whose_answers_nobody_reads_is_bounded() {
 #[test]
 fn a_peer_that_says_nothing_for_long_is_taken_for_dead() {
     use celld_core::time::Micros;
-    let patience = Patience {
-        ping: Micros::from_millis(500),
-        silence: Micros::from_millis(2_500),
-        ..Patience::NORMAL
-    };
+    let patience =
+        Patience { ping: Micros::from_secs(1), silence: Micros::from_secs(5), ..Patience::NORMAL };
     let node = Node::start_at("127.0.0.1:0".parse().expect("an address"), 1, patience);
     rt::block_on(async {
         // Speaks TLS and frames, and does not answer pings.
@@ -376,7 +373,7 @@ fn a_peer_that_says_nothing_for_long_is_taken_for_dead() {
         // Who answers them lives.
         let link = node.link();
         let held = link.ask(ask(HANG, "h")).await.expect("sent");
-        rt::sleep(Duration::from_secs(4)).await;
+        rt::sleep(Duration::from_secs(7)).await;
         assert_eq!(get(&node.seen.gone), 1);
         assert!(link.is_up());
         drop(held);

@@ -124,9 +124,9 @@ fn calls_in_flight_end_when_the_server_is_killed() {
     rt::block_on(async {
         let link = Link::new(identity(&fleet(1), "client"), address(at));
         let hang = link.ask(ask(HANG, "h")).await.expect("sent");
+        let (asked, mut writer) = link.ask_with_body(ask(LENGTH, "h")).await.expect("sent");
         let flood = link.ask(ask(FLOOD, "h")).await.expect("sent");
-        let mut flood = flood.answer().await.expect("an answer");
-        let (asked, mut writer) = link.ask_with_body(ask(ECHO, "h")).await.expect("sent");
+        let mut flood = flood.answer().await.expect("an answer, so all are sent");
         drop(server);
         let begun = Instant::now();
         let lost = |error: CallError| {
@@ -164,8 +164,8 @@ fn a_server_that_is_stopped_is_silent_and_not_waited_for() {
     let (server, at) = Process::server(&path);
     rt::block_on(async {
         let patience = Patience {
-            ping: Micros::from_millis(500),
-            silence: Micros::from_millis(2_500),
+            ping: Micros::from_secs(1),
+            silence: Micros::from_secs(5),
             ..Patience::NORMAL
         };
         let link = Link::with_patience(identity(&fleet(1), "client"), address(at), patience);
@@ -216,6 +216,7 @@ fn calls_end_when_the_network_is_gone() {
         set("down");
         let (asked, mut writer) = link.ask_with_body(ask(ECHO, "h")).await.expect("sent");
         writer.write(Bytes::from_static(b"body")).await.expect("it can be sent");
+        writer.flushed().await.expect("it can be sent");
         let begun = Instant::now();
         for asked in [quiet, asked] {
             let error = asked.answer().await.map(|_| ()).expect_err("nobody is there");
