@@ -39,6 +39,15 @@ pub struct Server {
     /// Its project and its state.
     dir: PathBuf,
     child: Option<Child>,
+    member: Option<Member>,
+}
+
+/// A node of a fleet.
+#[derive(Clone, Debug)]
+struct Member {
+    name: &'static str,
+    /// Life of its lease.
+    ttl: Duration,
 }
 
 /// What a process holds at one instant.
@@ -92,7 +101,7 @@ impl Server {
     pub fn start(kind: &Kind, dir: &Path) -> Result<Self> {
         let dir = dir.join(kind.name());
         if let Kind::Target(addr) = *kind {
-            return Ok(Self { kind: kind.clone(), addr, dir, child: None });
+            return Ok(Self { kind: kind.clone(), addr, dir, child: None, member: None });
         }
         match fs::remove_dir_all(&dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -109,9 +118,37 @@ impl Server {
         if let Kind::Celld(program) = kind {
             deploy(program, &dir)?;
         }
-        let mut server = Self { kind: kind.clone(), addr, dir, child: None };
+        let mut server = Self { kind: kind.clone(), addr, dir, child: None, member: None };
         server.resume()?;
         Ok(server)
+    }
+
+    /// Starts two nodes of celld that send requests to each other.
+    ///
+    /// # Errors
+    /// One does not start; what it said is in the error.
+    pub fn start_two(program: &Path, dir: &Path, ttl: Duration) -> Result<[Self; 2]> {
+        let kind = Kind::Celld(program.to_owned());
+        let mut first = Self::start(&kind, dir)?;
+        first.stop()?;
+        let dir = first.dir.clone();
+        first.member = Some(Member { name: "first", ttl });
+        first.resume()?;
+        let member = Some(Member { name: "second", ttl });
+        let mut second = Self { kind, addr: free_address()?, dir, child: None, member };
+        second.resume()?;
+        Ok([first, second])
+    }
+
+    /// Kills the process where it stands.
+    ///
+    /// # Errors
+    /// There is no process of ours.
+    pub fn kill(&mut self) -> Result<()> {
+        let Some(mut child) = self.child.take() else { bail!("only a server of ours is killed") };
+        child.kill()?;
+        child.wait()?;
+        Ok(())
     }
 
     /// Stops the server, keeping its state.
@@ -139,10 +176,13 @@ impl Server {
     /// # Errors
     /// It does not start; what it said is in the error.
     pub fn resume(&mut self) -> Result<Duration> {
-        let log = self.dir.join("log");
+        let name = self.member.as_ref().map_or("", |member| member.name);
+        let log = self.dir.join(format!("{name}log"));
         let mut command = self.command()?;
         command.current_dir(&self.dir).stdin(Stdio::null());
-        command.stdout(fs::File::create(&log)?).stderr(fs::File::create(self.dir.join("err"))?);
+        command
+            .stdout(fs::File::create(&log)?)
+            .stderr(fs::File::create(self.dir.join(format!("{name}err")))?);
         let begin = Instant::now();
         let child = command.spawn();
         let child = child.with_context(|| format!("start {:?}", command.get_program()))?;
@@ -184,9 +224,15 @@ impl Server {
             Kind::Celld(program) => {
                 // Not `celld dev`: it writes a line for each request.
                 let mut command = Command::new(absolute(program)?);
-                command.args(["--bucket", &bucket_of(&self.dir), "--node", "bench"]);
+                command.args(["--bucket", &bucket_of(&self.dir)]);
                 command.args(["--listen", &format!("127.0.0.1:{port}")]);
-                command.arg("--state").arg(self.dir.join("state"));
+                let name = self.member.as_ref().map_or("bench", |member| member.name);
+                command.args(["--node", name]);
+                command.arg("--state").arg(self.dir.join("state").join(name));
+                if let Some(Member { ttl, .. }) = &self.member {
+                    command.args(["--internal-listen", "127.0.0.1:0"]);
+                    command.env("CELLD_TTL_MS", ttl.as_millis().to_string());
+                }
                 command
             }
             Kind::Workerd(program) => {
@@ -200,7 +246,9 @@ impl Server {
 
     /// The end of what it printed.
     fn said(&self) -> String {
-        let read = |name| fs::read_to_string(self.dir.join(name)).unwrap_or_default();
+        let name = self.member.as_ref().map_or("", |member| member.name);
+        let read =
+            |kind| fs::read_to_string(self.dir.join(format!("{name}{kind}"))).unwrap_or_default();
         let text = format!("{}{}", read("log"), read("err"));
         let start = text.len().saturating_sub(2_000);
         text.chars().skip(start).collect()
