@@ -131,6 +131,28 @@ fn a_node_does_not_serve_on_a_store_that_breaks_a_rule() {
 }
 
 #[test]
+fn a_node_that_waits_for_its_store_can_be_stopped() {
+    let Some(store) = Store::shared(Kind::Ministack) else { return };
+    let Some(proxy) = Faulty::before(store) else { return };
+    proxy.outage(Duration::from_secs(600), Outage::Unavailable);
+    let state = tempfile::tempdir().expect("a directory");
+    let mut node = celld(SECRET_KEY)
+        .args(["--bucket", &proxy.url("no-node"), "--endpoint", &proxy.endpoint()])
+        .args(["--listen", "127.0.0.1:0", "--shards", "1", "--state"])
+        .arg(state.path())
+        .spawn()
+        .expect("the program starts");
+    while proxy.met("outage") == 0 {
+        assert!(node.try_wait().expect("it is our child").is_none(), "it ended before it asked");
+    }
+    let pid = libc::pid_t::try_from(node.id()).expect("a process id");
+    // SAFETY: the call takes no pointers, and the process is our child and not yet reaped.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0, "the signal was not sent");
+    let ended = node.wait().expect("it is our child");
+    assert_eq!(ended.code(), Some(0), "a stop before anything began is no failure");
+}
+
+#[test]
 fn a_store_that_is_away_is_not_blamed_for_rules_and_not_waited_for() {
     let Some(store) = Store::shared(Kind::Ministack) else { return };
     for mode in [Outage::Refuse, Outage::Hang] {

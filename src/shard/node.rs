@@ -333,7 +333,16 @@ struct Node {
 
 impl Node {
     async fn run(mut self) -> Result<Exit, NodeError> {
-        probe(&self.common.bucket).await?;
+        // A store that does not answer is asked for a while; who stops the node does not wait for it.
+        let signals = self.signals.clone();
+        let stopped = async {
+            signals.wait(Stop::Drain).await;
+            Ok(Some(Exit::Drained))
+        };
+        let probed = async { probe(&self.common.bucket).await.map(|()| None) };
+        if let Some(exit) = futures_lite::future::race(probed, stopped).await? {
+            return Ok(exit);
+        }
         self.join().await?;
         let (held, is_held) = rt::oneshot::channel();
         // Connections of its own: no crowd of segments delays a renewal.
