@@ -9,7 +9,10 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::{Value, json};
+use celld_core::lease::{Load, Record};
+use celld_core::node::{DiskId, NodeId, SessionId};
+use celld_core::time::{Micros, Wall};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use support::node::Site;
@@ -82,12 +85,21 @@ fn faults(document: &Value) -> Vec<&str> {
     faults.map(|finding| finding["code"].as_str().expect("a code")).collect()
 }
 
-fn lease(node: &str, expires_ms: u64, address: Value) -> Vec<u8> {
-    let record = json!({
-        "format": 1, "node": node, "session": "5".repeat(32), "write": 1,
-        "expires_ms": expires_ms, "protocol": 0, "address": address,
-    });
-    record.to_string().into_bytes()
+/// Of a node that wrote it at `written_ms` for a minute.
+fn lease(node: &str, written_ms: u64, address: Option<&str>) -> Vec<u8> {
+    let record = Record {
+        node: NodeId::parse(node).expect("a name"),
+        session: SessionId::parse(&"5".repeat(32)).expect("a session"),
+        write: 1,
+        ttl: Micros::from_secs(60),
+        written: Wall::from_millis(written_ms),
+        disk: DiskId::parse(&"d".repeat(32)).expect("a disk"),
+        protocol: 0,
+        address: address.map(str::to_owned),
+        version: "0.1.0".into(),
+        load: Load::default(),
+    };
+    record.encode()
 }
 
 /// Every file and directory below `root`, with what it holds and when it was changed.
@@ -115,7 +127,7 @@ fn a_fleet_may_run_on_a_good_directory() {
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("11 of 11 kept") && text.contains("leases: none"), "{text}");
-    assert!(text.contains("peers: not probed") && text.contains("a fleet may run here"), "{text}");
+    assert!(text.contains("peers: none") && text.contains("a fleet may run here"), "{text}");
     assert!(!text.contains('█') && !text.contains('\u{1b}'), "not a terminal:\n{text}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("celld: trying the rules"));
     // Nothing stays of the probe, and no state directory was made.
@@ -150,7 +162,7 @@ fn latencies_are_measured_when_asked_for() {
 #[test]
 fn who_only_reads_leaves_every_byte_and_time() {
     let objects: [(&str, &[u8]); 3] = [
-        ("nodes/node-1.json", &lease("node-1", 1, Value::Null)),
+        ("nodes/node-1.json", &lease("node-1", 1, None)),
         ("cells/a/own.json", b"{}"),
         ("probe/0000000000000007/object", b"of another"),
     ];
@@ -175,11 +187,11 @@ fn each_lease_is_told_with_its_worth() {
     let far = 4_000_000_000_000;
     let huge = vec![b' '; 5_000];
     let objects: [(&str, &[u8]); 7] = [
-        ("nodes/live.json", &lease("live", celld_rt::wall_ms() + 300_000, json!("10.0.0.7:8788"))),
-        ("nodes/dead.json", &lease("dead", 1_000, Value::Null)),
-        ("nodes/ahead.json", &lease("ahead", far, Value::Null)),
-        ("nodes/unsafe.json", &lease("unsafe", celld_rt::wall_ms() + 300_000, json!("0.0.0.0:1"))),
-        ("nodes/other.json", &lease("else", 1_000, Value::Null)),
+        ("nodes/live.json", &lease("live", celld_rt::wall_ms(), Some("10.0.0.7:8788"))),
+        ("nodes/dead.json", &lease("dead", 1_000, None)),
+        ("nodes/ahead.json", &lease("ahead", far, None)),
+        ("nodes/unsafe.json", &lease("unsafe", celld_rt::wall_ms(), Some("0.0.0.0:1"))),
+        ("nodes/other.json", &lease("else", 1_000, None)),
         ("nodes/\u{1b}[2J", b"{}"),
         ("nodes/huge.json", &huge),
     ];
@@ -204,7 +216,9 @@ fn each_lease_is_told_with_its_worth() {
     let mut found = faults(&document);
     found.sort_unstable();
     let malformed = "lease.malformed";
-    assert_eq!(found, [malformed, malformed, malformed, "lease.unsafe-address"]);
+    // Nodes say that they take peers, and nothing is there to prove anything to them with.
+    let wanted = ["fleet.missing", malformed, malformed, malformed, "lease.unsafe-address"];
+    assert_eq!(found, wanted);
     let text = document.to_string();
     assert!(text.contains("lease.clock-ahead"), "{text}");
     // A terminal must not obey what somebody wrote into the bucket.
@@ -214,7 +228,7 @@ fn each_lease_is_told_with_its_worth() {
 
 #[test]
 fn an_expired_lease_keeps_nobody_from_running() {
-    let place = Place::with(&[("nodes/dead.json", &lease("dead", 1_000, Value::Null))]);
+    let place = Place::with(&[("nodes/dead.json", &lease("dead", 1_000, None))]);
     let output = place.diagnose(&[]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
@@ -222,26 +236,29 @@ fn an_expired_lease_keeps_nobody_from_running() {
 }
 
 #[test]
-fn a_node_that_runs_is_seen_and_not_disturbed() {
+fn nodes_that_run_are_asked_and_not_disturbed() {
     let site = Site::new();
-    let mut plan = site.node("node-1");
-    let node = plan.start();
-    node.ask("POST", "/a/append?writer=1&seq=1").good();
-    let rows = node.ask("GET", "/a/rows").text();
-    let output = diagnose(site.bucket(), &site.path().join("state"), &["--json", "--probe"]);
-    let document = document(&output);
-    assert_eq!(faults(&document), [""; 0]);
-    assert_eq!(document["leases"]["all"][0]["node"], "node-1");
-    assert_eq!(document["leases"]["all"][0]["state"], "live");
-    assert_eq!(node.ask("GET", "/a/rows").text(), rows);
-    // Who names a peer wants an answer of it, and this version can give none.
-    let output = diagnose(
-        site.bucket(),
-        &site.path().join("state"),
-        &["--json", "--peer", "node-1", "--peer=node-9"],
-    );
-    let document = self::document(&output);
-    assert_eq!(faults(&document), ["peer.not-probed", "peer.unknown"]);
+    let linked = site.node("node-1").flag("--internal-listen", "127.0.0.1:0").start();
+    let alone = site.node("node-2").start();
+    linked.ask("POST", "/a/append?writer=1&seq=1").good();
+    let rows = linked.ask("GET", "/a/rows").text();
+    let state = site.path().join("state");
+    let seen =
+        document(&diagnose(site.bucket(), &state, &["--json", "--probe", "--peer", "node-1"]));
+    assert_eq!(faults(&seen), [""; 0], "{seen:#}");
+    assert_eq!(seen["leases"]["all"][0]["state"], "live");
+    let peers = &seen["peers"];
+    assert_eq!((&peers[0]["node"], &peers[0]["state"]), (&"node-1".into(), &"answers".into()));
+    assert_eq!((&peers[0]["resident_cells"], &peers[0]["draining"]), (&1.into(), &false.into()));
+    assert_eq!((&peers[1]["node"], &peers[1]["state"]), (&"node-2".into(), &"takes-none".into()));
+    let series = seen["latency"]["series"].as_array().expect("series");
+    assert!(series.iter().any(|s| s["name"] == "peer.node-1" && s["count"].as_u64() > Some(10)));
+    assert_eq!(linked.ask("GET", "/a/rows").text(), rows);
+    drop(alone);
+    // Who names a peer wants an answer of it.
+    let args = ["--json", "--peer", "node-2", "--peer=node-9"];
+    let seen = document(&diagnose(site.bucket(), &state, &args));
+    assert_eq!(faults(&seen), ["peer.no-address", "peer.unknown"]);
 }
 
 #[test]

@@ -33,10 +33,16 @@ pub(super) fn draw(series: &[Series]) -> String {
             let drawn = bar.chars().count();
             bar.extend(std::iter::repeat_n(block, end.saturating_sub(drawn)));
         }
-        let _infallible = writeln!(text, "  {:<20}{bar}", series.name);
+        let _infallible = writeln!(text, "  {}{bar}", label(series));
     }
     text.push_str("                      █ to the p50  ▓ p90  ▒ p99  ░ p99.9  · max\n");
     text
+}
+
+/// Its name, as wide as all others.
+pub(super) fn label(series: &Series) -> String {
+    let short: String = series.name.chars().take(19).collect();
+    format!("{short:<20}")
 }
 
 /// A mark for each power of ten.

@@ -6,6 +6,7 @@
 //!
 //! Units: microseconds. Bounds: [`ROUNDS_MAX`] rounds of four requests, [`TIME_MAX`].
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -42,8 +43,8 @@ const FLUSH_P99_MAX: Duration = Duration::from_millis(100);
 /// Latencies of one kind of request.
 #[derive(Debug)]
 pub(super) struct Series {
-    pub(super) key: &'static str,
-    pub(super) name: &'static str,
+    pub(super) key: Cow<'static, str>,
+    pub(super) name: Cow<'static, str>,
     pub(super) latency: Histogram<u64>,
     /// Requests that did not do what they should; they are not in the histogram.
     pub(super) failed: u64,
@@ -63,10 +64,13 @@ pub(super) const ACK_BUCKET: &str = "ack.bucket";
 impl Series {
     /// # Panics
     /// Never: the bounds are good.
-    pub(super) fn new(key: &'static str, name: &'static str) -> Self {
+    pub(super) fn new(
+        key: impl Into<Cow<'static, str>>,
+        name: impl Into<Cow<'static, str>>,
+    ) -> Self {
         let latency =
             Histogram::new_with_bounds(1, LATENCY_MAX_US, 3).expect("the bounds are good");
-        Self { key, name, latency, failed: 0, error: None }
+        Self { key: key.into(), name: name.into(), latency, failed: 0, error: None }
     }
 
     pub(super) fn record(&mut self, took: Duration) {
@@ -83,7 +87,7 @@ impl Series {
         Micros::from_micros(us)
     }
 
-    fn fail(&mut self, error: String) {
+    pub(super) fn fail(&mut self, error: String) {
         self.failed += 1;
         self.error = Some(error);
     }
@@ -138,7 +142,7 @@ impl Latency {
         });
         json!({
             "series": self.series.iter().map(Series::json).collect::<Vec<_>>(),
-            // No peer was measured, so nothing is known of the fleet mode.
+            // It also takes a follower's flush, which no call asks for yet.
             "expected_acknowledgement": { "bucket": expected, "fleet": null },
         })
     }
@@ -385,7 +389,7 @@ mod tests {
             assert!(bucket.list("", None).await.expect("a page").entries.is_empty());
             measured
         });
-        let counts: Vec<_> = latency.series.iter().map(|s| (s.key, s.failed)).collect();
+        let counts: Vec<_> = latency.series.iter().map(|s| (&*s.key, s.failed)).collect();
         let keys = ["store.cas", "store.put", "store.get", "store.list", ACK_BUCKET];
         assert_eq!(counts, keys.map(|key| (key, 0)));
         let ack = latency.of(ACK_BUCKET).expect("acknowledgements");

@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use celld_s3::Bucket;
 
-use self::peers::Peers;
 use self::render::Look;
 use self::report::{Finding, Report};
 use super::progress::Progress;
@@ -67,7 +66,7 @@ fn diagnose(settings: &DiagnoseSettings, nonce: u64, progress: &Progress) -> Rep
         store: Vec::new(),
         rules: None,
         leases: None,
-        peers: Peers { asked: settings.peers.clone() },
+        peers: None,
         latency: None,
         findings: Vec::new(),
     };
@@ -145,18 +144,23 @@ async fn ask_store(
     report.store.push(fact);
     report.rules = rules;
     progress.says("reading the leases");
-    match leases::read(bucket, settings.bucket.is_shared(), findings).await {
-        Ok(leases) => report.leases = Some(leases),
-        Err(error) => findings.push(store::unusable(&error)),
-    }
-    report.peers.judge(report.leases.as_ref(), findings);
+    let leases = match leases::read(bucket, settings.bucket.is_shared(), findings).await {
+        Ok(leases) => leases,
+        Err(error) => return findings.push(store::unusable(&error)),
+    };
+    progress.says("asking the nodes");
+    let (seen, links) = peers::ask(bucket, &leases, &settings.peers, nonce, findings).await;
+    report.peers = Some(seen);
+    let leases = report.leases.insert(leases);
     if settings.is_probe {
         let looked_at = settings.is_read_only.then(|| {
-            let first = report.leases.as_ref().and_then(|leases| leases.seen.first());
+            let first = leases.seen.first();
             first.map_or_else(|| "fleet/fleet.json".to_owned(), |seen| seen.key.clone())
         });
         let bar = progress.bar(latency::ROUNDS_MAX, "rounds on the store");
         let measured = latency::store(bucket, nonce, looked_at.as_deref(), &bar, findings);
-        report.latency = Some(measured.await);
+        let mut measured = measured.await;
+        measured.series.extend(peers::measure(links).await);
+        report.latency = Some(measured);
     }
 }

@@ -1,51 +1,329 @@
-//! The nodes that were asked for, and what they answered.
+//! The nodes with a live lease, each asked directly, over the link that nodes use among themselves.
 //!
-//! This version has no links between nodes, so no node is asked anything: a lease is all that is
-//! known of one.
+//! Bounds: one call to each node, [`ANSWER_LIMIT`]; with `--probe` the round trips of
+//! [`MEASURED_MAX`] nodes.
 
-use celld_core::node::NodeId;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use celld_core::fleet::{FLEET_KEY, FleetRecord};
+use celld_core::node::{NodeId, SessionId};
+use celld_core::time::Micros;
+use celld_peer::identity::{Identity, Principal, Role};
+use celld_peer::probe::ProbeReply;
+use celld_peer::{Address, Link};
+use celld_s3::Bucket;
 use serde_json::{Value, json};
 
-use super::leases::{Leases, State};
-use super::report::Finding;
+use super::latency::Series;
+use super::leases::{Leases, Seen, State};
+use super::report::{Finding, micros};
+use super::store::{limited, unusable};
 
-/// Why no peer was probed.
-pub(super) const NOT_PROBED: &str = "not probed: this version has no links between nodes";
+/// Connection, certificates and answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Nodes that are asked at the same time.
+const ASKED: usize = 16;
+/// Nodes whose round trips are measured.
+const MEASURED_MAX: usize = 8;
+/// Round trips to one of them, and how long they may take together.
+const ROUNDS_MAX: u64 = 200;
+const ROUNDS_TIME: Duration = Duration::from_secs(3);
+/// Several times what a fleet record is.
+const RECORD_BYTES_MAX: u64 = 4_096;
 
 /// What is known of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct Peers {
-    /// Those of `--peer`.
-    pub(super) asked: Vec<NodeId>,
+    pub(super) seen: Vec<Peer>,
+}
+
+/// A node with a live lease.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) node: NodeId,
+    pub(super) state: PeerState,
+}
+
+/// What it said.
+#[derive(Debug)]
+pub(super) enum PeerState {
+    /// Its lease names no address.
+    TakesNone,
+    /// It was not asked, and why.
+    NotAsked(String),
+    /// It answers.
+    Well { reply: ProbeReply, took: Duration },
+    /// It does not, or not as it should.
+    Ill(String),
+}
+
+/// The links to those who answer.
+pub(super) struct Links(Vec<(NodeId, Link)>);
+
+/// Asks all who have a live lease. `required`: nodes that must be there and answer.
+pub(super) async fn ask(
+    bucket: &Bucket,
+    leases: &Leases,
+    required: &[NodeId],
+    nonce: u64,
+    findings: &mut Vec<Finding>,
+) -> (Peers, Links) {
+    let live: Vec<_> = leases
+        .seen
+        .iter()
+        .filter(|seen| matches!(seen.state, State::Live { .. }))
+        .filter_map(|seen| Some((seen, reached_at(seen)?)))
+        .collect();
+    let identity = match live.iter().any(|(_, address)| address.is_ok()) {
+        true => identity(bucket, nonce, findings).await,
+        false => None,
+    };
+    let mut peers = Peers::default();
+    let mut links = Links(Vec::new());
+    for some in live.chunks(ASKED) {
+        let calls: Vec<_> = some
+            .iter()
+            .map(|(seen, address)| {
+                let link = match (address, &identity) {
+                    (Ok(address), Some(identity)) => {
+                        Ok(Link::new(identity.clone(), address.clone()))
+                    }
+                    (Ok(_), None) => {
+                        Err(PeerState::NotAsked("there is no fleet record to prove it by".into()))
+                    }
+                    (Err(NotReached::Nowhere), _) => Err(PeerState::TakesNone),
+                    (Err(NotReached::Unsafe(why)), _) => {
+                        Err(PeerState::NotAsked(format!("its address is unsafe: {why}")))
+                    }
+                };
+                celld_rt::spawn_joined(call(node_of(seen), link))
+            })
+            .collect();
+        for call in calls {
+            let Some((node, state, link)) = call.join().await else { continue };
+            links.0.extend(link.map(|link| (node.clone(), link)));
+            peers.seen.push(Peer { node, state });
+        }
+    }
+    findings.extend(peers.seen.iter().filter_map(judge));
+    findings.extend(required.iter().filter_map(|node| missing(node, leases, &peers)));
+    (peers, links)
+}
+
+/// Why a node has no address to connect to.
+enum NotReached {
+    Nowhere,
+    Unsafe(&'static str),
+}
+
+/// Where a lease says that its node is reached; `None`: it says nothing that can be read.
+fn reached_at(seen: &Seen) -> Option<Result<Address, NotReached>> {
+    let record = seen.record.as_ref()?;
+    let Some(text) = &record.address else { return Some(Err(NotReached::Nowhere)) };
+    if let Some(why) = seen.unsafe_address {
+        return Some(Err(NotReached::Unsafe(why)));
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    Some(Ok(Address {
+        node: record.node.clone(),
+        session: record.session.clone(),
+        host: bare.to_owned(),
+        port: port.parse().ok()?,
+    }))
+}
+
+fn node_of(seen: &Seen) -> NodeId {
+    seen.record.as_ref().expect("a live lease was read").node.clone()
+}
+
+async fn call(node: NodeId, link: Result<Link, PeerState>) -> (NodeId, PeerState, Option<Link>) {
+    let link = match link {
+        Ok(link) => link,
+        Err(state) => return (node, state, None),
+    };
+    let begin = Instant::now();
+    match link.probe(ANSWER_LIMIT).await {
+        Ok(reply) => (node, PeerState::Well { reply, took: begin.elapsed() }, Some(link)),
+        Err(error) => (node, PeerState::Ill(error.to_string()), None),
+    }
+}
+
+/// What proves to nodes that we may ask: it is made from the fleet record in the bucket.
+async fn identity(
+    bucket: &Bucket,
+    nonce: u64,
+    findings: &mut Vec<Finding>,
+) -> Option<Rc<Identity>> {
+    let mut malformed = |why: String| {
+        findings.push(Finding::fault(
+            "fleet.malformed",
+            format!("{FLEET_KEY}: {why}"),
+            "restore it from a copy: nodes that start now cannot speak to the others",
+        ));
+    };
+    let read = async {
+        let listed = limited(FLEET_KEY, bucket.list(FLEET_KEY, None)).await?;
+        let size = listed.entries.iter().find(|entry| entry.key == FLEET_KEY).map(|e| e.size);
+        match size {
+            Some(size) if size > RECORD_BYTES_MAX => Ok(Some(Err(size))),
+            Some(_) => Ok(limited(FLEET_KEY, bucket.get(FLEET_KEY)).await?.map(Ok)),
+            None => Ok(None),
+        }
+    };
+    let object = match read.await {
+        Ok(Some(Ok(object))) => object,
+        Ok(Some(Err(size))) => {
+            malformed(format!("it has {size} bytes, too many for a fleet record"));
+            return None;
+        }
+        Ok(None) => {
+            findings.push(Finding::fault(
+                "fleet.missing",
+                format!("there is no {FLEET_KEY}, and nodes say that they take peers"),
+                "restore it from a copy, or start all nodes again",
+            ));
+            return None;
+        }
+        Err(error) => {
+            findings.push(unusable(&error));
+            return None;
+        }
+    };
+    let me = Principal {
+        role: Role::Operator,
+        node: NodeId::parse("diagnose").expect("a good name"),
+        session: SessionId::parse(&format!("{nonce:032x}")).expect("32 digits"),
+    };
+    let record = FleetRecord::parse(&object.body).map_err(|error| error.to_string());
+    let made =
+        record.and_then(|record| Identity::new(&record, me).map_err(|error| error.to_string()));
+    match made {
+        Ok(identity) => Some(Rc::new(identity)),
+        Err(why) => {
+            malformed(why);
+            None
+        }
+    }
+}
+
+fn judge(peer: &Peer) -> Option<Finding> {
+    let Peer { node, state } = peer;
+    match state {
+        PeerState::Ill(why) => Some(Finding::fault(
+            "peer.unanswered",
+            format!("{node} has a live lease and does not answer as it should: {why}"),
+            "check its --advertise, the network between, and that it runs this version",
+        )),
+        PeerState::Well { reply, .. } if reply.is_draining => Some(Finding::note(
+            "peer.draining",
+            format!("{node} is being stopped"),
+            "run this again when it is gone",
+        )),
+        PeerState::Well { .. } | PeerState::TakesNone | PeerState::NotAsked(_) => None,
+    }
+}
+
+/// What is wrong with a node that must be there, unless [`judge`] says it.
+fn missing(node: &NodeId, leases: &Leases, peers: &Peers) -> Option<Finding> {
+    let state = leases.of(node).map(|seen| &seen.state);
+    match (state, peers.seen.iter().find(|peer| peer.node == *node).map(|peer| &peer.state)) {
+        (_, Some(PeerState::Well { .. } | PeerState::Ill(_))) => None,
+        (_, Some(PeerState::TakesNone)) => Some(Finding::fault(
+            "peer.no-address",
+            format!("{node} has a live lease, which says that it takes no peers"),
+            "start it with --internal-listen and --advertise",
+        )),
+        (_, Some(PeerState::NotAsked(why))) => Some(Finding::fault(
+            "peer.not-asked",
+            format!("{node} was not asked: {why}"),
+            "repair that first",
+        )),
+        (Some(State::Expired { since }), None) => Some(Finding::fault(
+            "peer.expired",
+            format!("the lease of {node} expired {} s ago", since.as_secs()),
+            "start it, or look into its log for SELF-FENCE",
+        )),
+        (Some(State::Live { .. } | State::Malformed(_) | State::Unread(_)) | None, None) => {
+            Some(Finding::fault(
+                "peer.unknown",
+                format!("{node} has no lease in this bucket that can be read"),
+                "check the name, which is its --node, and the bucket",
+            ))
+        }
+    }
+}
+
+/// Measures round trips to those who have answered.
+pub(super) async fn measure(links: Links) -> Vec<Series> {
+    let mut all = Vec::new();
+    for (node, link) in links.0.into_iter().take(MEASURED_MAX) {
+        let mut series = Series::new(format!("peer.{node}"), format!("peer {node}"));
+        let end = Instant::now() + ROUNDS_TIME;
+        while series.count() < ROUNDS_MAX && Instant::now() < end {
+            let begin = Instant::now();
+            match link.probe(ANSWER_LIMIT).await {
+                Ok(_) => series.record(begin.elapsed()),
+                Err(error) => {
+                    series.fail(error.to_string());
+                    break;
+                }
+            }
+        }
+        all.push(series);
+    }
+    all
 }
 
 impl Peers {
     pub(super) fn json(&self) -> Value {
-        let asked: Vec<_> = self.asked.iter().map(NodeId::as_str).collect();
-        json!({ "asked": asked, "probed": [], "why": NOT_PROBED })
+        self.seen.iter().map(Peer::json).collect()
+    }
+}
+
+impl Peer {
+    fn json(&self) -> Value {
+        let node = self.node.as_str();
+        match &self.state {
+            PeerState::TakesNone => json!({ "node": node, "state": "takes-none" }),
+            PeerState::NotAsked(why) => json!({ "node": node, "state": "not-asked", "why": why }),
+            PeerState::Ill(why) => json!({ "node": node, "state": "unanswered", "why": why }),
+            PeerState::Well { reply, took } => json!({
+                "node": node,
+                "state": "answers",
+                "took_us": micros(*took),
+                "protocol": reply.protocol,
+                "version": reply.version,
+                "session": reply.session.as_str(),
+                "shards": reply.shards,
+                "resident_cells": reply.resident_cells,
+                "load_permille": reply.load_permille,
+                "restoring": reply.restoring,
+                "draining": reply.is_draining,
+            }),
+        }
     }
 
-    /// Who asked for a peer must not take silence for health.
-    pub(super) fn judge(&self, leases: Option<&Leases>, findings: &mut Vec<Finding>) {
-        let Some(leases) = leases else { return };
-        for node in &self.asked {
-            findings.push(match leases.of(node).map(|seen| &seen.state) {
-                Some(State::Live { .. }) => Finding::fault(
-                    "peer.not-probed",
-                    format!("{node} has a live lease, and was {NOT_PROBED}"),
-                    "leave out --peer: the leases are all that can be told",
-                ),
-                Some(State::Expired { since }) => Finding::fault(
-                    "peer.expired",
-                    format!("the lease of {node} expired {} s ago", since.as_secs()),
-                    "start it, or look into its log for SELF-FENCE",
-                ),
-                Some(State::Malformed(_) | State::Unread(_)) | None => Finding::fault(
-                    "peer.unknown",
-                    format!("{node} has no lease in this bucket that can be read"),
-                    "check the name, which is its --node, and the bucket",
-                ),
-            });
+    /// For a person.
+    pub(super) fn about(&self) -> String {
+        match &self.state {
+            PeerState::TakesNone => "takes no peers".to_owned(),
+            PeerState::NotAsked(why) => format!("not asked: {why}"),
+            PeerState::Ill(_) => "does not answer as it should".to_owned(),
+            PeerState::Well { reply, took } => format!(
+                "answers in {}; version {}, protocol {}, {} shards, {} cells, {}.{} % busy, {} \
+                 restoring{}",
+                Micros::from_micros(micros(*took)),
+                reply.version.escape_debug(),
+                reply.protocol,
+                reply.shards,
+                reply.resident_cells,
+                reply.load_permille / 10,
+                reply.load_permille % 10,
+                reply.restoring,
+                if reply.is_draining { ", stopping" } else { "" }
+            ),
         }
     }
 }

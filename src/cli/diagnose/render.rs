@@ -11,7 +11,7 @@ use celld_core::time::Micros;
 use super::bars;
 use super::latency::{ACK_BUCKET, Latency};
 use super::leases::{Leases, Seen, State};
-use super::peers::{NOT_PROBED, Peers};
+use super::peers::Peers;
 use super::report::{Fact, Finding, Report, Severity, micros};
 
 /// Expired leases that are shown one by one: a bucket may hold those of years.
@@ -35,7 +35,9 @@ pub(super) fn text(report: &Report, look: Look) -> String {
     if let Some(leases) = &report.leases {
         show_leases(&mut text, leases);
     }
-    show_peers(&mut text, &report.peers);
+    if let Some(peers) = &report.peers {
+        show_peers(&mut text, peers);
+    }
     if let Some(latency) = &report.latency {
         show_latency(&mut text, latency, look);
     }
@@ -109,9 +111,9 @@ fn about(seen: &Seen) -> String {
 }
 
 fn show_peers(text: &mut String, peers: &Peers) {
-    let _infallible = writeln!(text, "peers: {NOT_PROBED}");
-    for node in &peers.asked {
-        line(text, &format!("{node} "), "not probed");
+    text.push_str(if peers.seen.is_empty() { "peers: none\n" } else { "peers\n" });
+    for peer in &peers.seen {
+        line(text, &format!("{} ", peer.node), &peer.about());
     }
 }
 
@@ -122,7 +124,7 @@ fn show_latency(text: &mut String, latency: &Latency, look: Look) {
         "latency", "p50", "p90", "p99", "p99.9", "max", "count"
     );
     for series in &latency.series {
-        let _infallible = write!(text, "  {:<20}", series.name);
+        let _infallible = write!(text, "  {}", bars::label(series));
         for quantile in [0.5, 0.9, 0.99, 0.999, 1.0] {
             // Padded as text: a number with its unit has no width of its own.
             let _infallible = write!(text, "{:>10}", series.quantile(quantile).to_string());
@@ -142,7 +144,7 @@ fn show_latency(text: &mut String, latency: &Latency, look: Look) {
         None => "not measured".to_owned(),
     };
     line(text, "bucket mode", &bucket);
-    line(text, "fleet mode", "not measured: no peer was probed");
+    line(text, "fleet mode", "not measured: no call asks for a follower's flush yet");
 }
 
 fn show_finding(text: &mut String, finding: &Finding) {

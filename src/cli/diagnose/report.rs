@@ -61,7 +61,8 @@ pub(super) struct Report {
     pub(super) rules: Option<Vec<Check>>,
     /// If they could be listed.
     pub(super) leases: Option<Leases>,
-    pub(super) peers: Peers,
+    /// If the leases were read.
+    pub(super) peers: Option<Peers>,
     /// If it was measured.
     pub(super) latency: Option<Latency>,
     pub(super) findings: Vec<Finding>,
@@ -143,7 +144,7 @@ impl Report {
             "store": object(&self.store),
             "rules": self.rules.as_ref().map(|rules| rules.iter().map(rule).collect::<Vec<_>>()),
             "leases": self.leases.as_ref().map(leases),
-            "peers": self.peers.json(),
+            "peers": self.peers.as_ref().map(Peers::json),
             "latency": self.latency.as_ref().map(Latency::json),
         })
     }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use celld_core::lease::{Load, Record};
 use celld_core::node::{DiskId, NodeId, SessionId};
 use celld_core::time::{Micros, Wall};
+use celld_peer::probe::ProbeReply;
 use celld_s3::{Check, ProbeFault, Rule};
 
 use super::latency::{ACK_BUCKET, Latency, Series};
 use super::leases::{Leases, Seen, State};
-use super::peers::Peers;
+use super::peers::{Peer, PeerState, Peers};
 use super::render::{self, Look};
 use super::report::{Fact, Finding, Report};
 
@@ -42,6 +43,28 @@ fn malformed(key: &str) -> Seen {
     Seen { key: key.into(), state, record: None, unsafe_address: None }
 }
 
+fn peers() -> Vec<Peer> {
+    let reply = ProbeReply {
+        protocol: 1,
+        version: "0.1.0".into(),
+        node: NodeId::parse("node-3").expect("a name"),
+        session: SessionId::parse(&"5".repeat(32)).expect("a session"),
+        shards: 4,
+        resident_cells: 1_200,
+        load_permille: 345,
+        restoring: 2,
+        is_draining: true,
+    };
+    let well = PeerState::Well { reply, took: Duration::from_micros(640) };
+    let peer = |node, state| Peer { node: NodeId::parse(node).expect("a name"), state };
+    vec![
+        peer("node-1", PeerState::TakesNone),
+        peer("node-2", PeerState::NotAsked("its address is unsafe".into())),
+        peer("node-3", well),
+        peer("node-4", PeerState::Ill("nobody is there".into())),
+    ]
+}
+
 fn report() -> Report {
     let live = State::Live { left: Duration::from_millis(7_250) };
     let expired = State::Expired { since: Duration::from_secs(10_000) };
@@ -71,7 +94,7 @@ fn report() -> Report {
         store: vec![Fact::new("rules_kept", "rules", 10, "10 of 11 kept, tried in 98.00 ms")],
         rules: Some(vec![check]),
         leases: Some(Leases { seen, is_complete: true }),
-        peers: Peers { asked: vec![NodeId::parse("node-1").expect("a name")] },
+        peers: Some(Peers { seen: peers() }),
         latency: Some(Latency {
             series: vec![
                 series("store.put", "store: put of 1 KiB", 1_000),
@@ -104,14 +127,17 @@ leases: 2 live, 1 expired, 1 malformed
   node-2          live, 7.25 s left; protocol 0, at 0.0.0.0:1 (unsafe: it is the address of no machine)
   \\u{1b}[2J       malformed
   old             expired 2 h ago; protocol 0, at 10.0.0.7:8788
-peers: not probed: this version has no links between nodes
-  node-1          not probed
+peers
+  node-1          takes no peers
+  node-2          not asked: its address is unsafe
+  node-3          answers in 640 µs; version 0.1.0, protocol 1, 4 shards, 1200 cells, 34.5 % busy, 2 restoring, stopping
+  node-4          does not answer as it should
 latency                      p50       p90       p99     p99.9       max  count
   store: put of 1 KiB    1.50 ms   1.90 ms   1.99 ms   2.00 ms   2.00 ms    100
   put, then get          1.80 ms   2.28 ms   2.38 ms   2.40 ms   2.40 ms    100
 expected acknowledgement of a write by this node
   bucket mode     1.80 ms, 2.38 ms at the p99
-  fleet mode      not measured: no peer was probed
+  fleet mode      not measured: no call asks for a follower's flush yet
 findings
   fault   store.cas.stale-accepted: the store breaks a rule: a conditional write that names an old version must be refused; sent: a conditional write; came back: it was applied; a node that was replaced could take a cell back, and acknowledged writes of the new owner would be lost
           use another store, or another version of this one
@@ -149,7 +175,10 @@ fn a_program_finds_all_of_it_in_one_document() {
     assert_eq!(json["latency"]["series"][0]["count"], 100);
     assert_eq!(json["latency"]["expected_acknowledgement"]["fleet"], serde_json::Value::Null);
     assert_eq!(json["findings"].as_array().map(Vec::len), Some(4));
-    assert_eq!(json["peers"]["probed"], serde_json::json!([]));
+    let states: Vec<_> =
+        json["peers"].as_array().expect("peers").iter().map(|p| &p["state"]).collect();
+    assert_eq!(states, ["takes-none", "not-asked", "answers", "unanswered"]);
+    assert_eq!(json["peers"][2]["resident_cells"], 1_200);
 }
 
 /// The first text in quotes behind each call that makes a finding.
