@@ -1,6 +1,6 @@
 //! One HTTP request on a connection of its own: enough to ask whether a store is ready.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -42,9 +42,12 @@ pub fn ask(
     let mut piece = [0; 16 << 10];
     // Not all of them close the connection when they are asked to.
     while !is_whole(&bytes) {
-        match stream.read(&mut piece)? {
-            0 => break,
-            got => bytes.extend_from_slice(&piece[..got]),
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(got) => bytes.extend_from_slice(&piece[..got]),
+            // Timers of an executor are signals, and a socket with a time-out is not resumed.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
         }
     }
     let text = String::from_utf8_lossy(&bytes);

@@ -12,10 +12,11 @@ mod faults;
 mod http;
 mod installed;
 mod process;
+mod sign;
 mod store;
 
 pub use faults::{Faulty, Outage, Request, busiest_second};
 pub use http::{Answer, ask};
 pub use installed::{Program, is_required};
 pub use process::Process;
-pub use store::{ACCESS_KEY, BUCKET, Kind, SECRET_KEY, Store};
+pub use store::{ACCESS_KEY, BUCKET, Kind, REGION, SECRET_KEY, Store};

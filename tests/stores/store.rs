@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use crate::http::ask;
 use crate::installed::{Program, skip};
 use crate::process::Process;
+use crate::sign;
 
 /// The bucket, or container, that each store has.
 pub const BUCKET: &str = "celld-test";
@@ -17,6 +18,9 @@ pub const BUCKET: &str = "celld-test";
 pub const ACCESS_KEY: &str = "CELLDTESTACCESSKEY00";
 /// Its secret. SeaweedFS verifies signatures; MiniStack takes any.
 pub const SECRET_KEY: &str = "celld/test+secret/key/of/forty/characters";
+
+/// What signatures name.
+pub const REGION: &str = "us-east-1";
 
 /// A busy machine starts the slowest of them within this time.
 const START_LIMIT: Duration = Duration::from_secs(120);
@@ -165,6 +169,13 @@ impl Store {
             Kind::Azurite => "az",
         };
         format!("{scheme}://{BUCKET}/{prefix}")
+    }
+
+    /// Headers that sign a request for an object (letters, digits, `-`, `_`, `.` and `/`) without
+    /// the client under test, for fifteen minutes and any body. Only of S3.
+    pub fn signed(&self, method: &str, object: &str) -> Vec<(&'static str, String)> {
+        let host = format!("127.0.0.1:{}", self.port);
+        sign::headers(method, &host, &format!("/{BUCKET}/{object}"))
     }
 
     /// Its process.

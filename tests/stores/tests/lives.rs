@@ -26,6 +26,22 @@ fn each_store_that_is_installed_starts_and_answers() {
 }
 
 #[test]
+fn a_signature_of_ours_is_taken_by_a_store_that_verifies_them() {
+    let Some(store) = Store::shared(Kind::Seaweed) else { return };
+    let signed = store.signed("PUT", "signed/a-b_c.d");
+    let mut headers: Vec<_> = signed.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    for body in ["one", "another"] {
+        let answer = ask(store.port(), "PUT", &object("signed/a-b_c.d"), &headers, body);
+        assert_eq!(answer.expect("an answer").status, 200, "{body}");
+    }
+    let answer = ask(store.port(), "PUT", &object("signed/other"), &headers, "x");
+    assert_eq!(answer.expect("an answer").status, 403, "of another object");
+    headers.pop();
+    let answer = ask(store.port(), "PUT", &object("signed/a-b_c.d"), &headers, "x");
+    assert_eq!(answer.expect("an answer").status, 403, "none at all");
+}
+
+#[test]
 fn two_stores_of_one_kind_run_side_by_side() {
     let Some(one) = Store::shared(Kind::Seaweed) else { return };
     let mut two = Store::start(Kind::Seaweed).expect("another one");
