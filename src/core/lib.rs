@@ -25,6 +25,7 @@ pub mod lease;
 pub mod ltx;
 pub mod node;
 pub mod ownership;
+pub mod pace;
 pub mod placement;
 pub mod plan;
 pub mod proof;

@@ -6,6 +6,7 @@
 //! Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015; "Addressing Cascading
 //! Failures" in "Site Reliability Engineering", O'Reilly 2016 (retry budgets).
 
+use crate::pace::Pace;
 use crate::time::{Micros, Mono};
 
 /// A first wait: what a store that was asked too much needs, and nobody notices.
@@ -123,12 +124,22 @@ pub struct Health {
     pub circuit: Circuit,
     /// How many may be repeated.
     pub budget: Budget,
+    /// How fast they are sent.
+    pub pace: Pace,
 }
 
 impl Health {
     /// Nothing is known against the store.
     pub fn new(now: Mono) -> Self {
-        Self { circuit: Circuit::default(), budget: Budget::new(now) }
+        Self { circuit: Circuit::default(), budget: Budget::new(now), pace: Pace::default() }
+    }
+
+    /// Whether a request may be sent now.
+    ///
+    /// # Errors
+    /// Not before this time has passed; others may take the place then.
+    pub fn admit(&mut self, now: Mono) -> Result<(), Micros> {
+        if self.circuit.is_down() { self.circuit.admit(now) } else { self.pace.admit(now) }
     }
 }
 

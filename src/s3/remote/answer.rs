@@ -117,6 +117,11 @@ impl Failure {
         }
     }
 
+    /// Whether the store asks for less.
+    pub fn is_throttle(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.is_throttle())
+    }
+
     /// What it means for a verb that may be repeated. `None`: repeating changes nothing.
     pub fn trouble(&self) -> Option<Trouble> {
         match self {

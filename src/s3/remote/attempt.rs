@@ -168,7 +168,7 @@ impl Call<'_> {
     /// Waits until the store may be asked. Leases are not held back: they are few.
     pub async fn admitted(&self, retry: &mut Retry) -> Result<(), Failure> {
         while !self.remote.is_clean.load(Ordering::Relaxed) && self.lane == Lane::Data {
-            let admitted = self.remote.health().circuit.admit(now());
+            let admitted = self.remote.health().admit(now());
             let Err(wait) = admitted else { return Ok(()) };
             if now() + wait >= retry.deadline() {
                 self.remote.metrics.withheld.add();
@@ -216,6 +216,9 @@ impl Remote {
             if health.circuit.on_failure(now()) {
                 self.metrics.outages.add();
             }
+            if failure.is_throttle() {
+                health.pace.on_refused(now());
+            }
         } else if matches!(failure, Failure::Refused(_) | Failure::Malformed(_)) {
             self.well();
         }
@@ -247,7 +250,8 @@ impl Remote {
         if !self.is_clean.load(Ordering::Relaxed) {
             let mut health = self.health();
             health.circuit.on_answer();
-            self.is_clean.store(true, Ordering::Relaxed);
+            health.pace.on_taken(now());
+            self.is_clean.store(health.pace.is_off(), Ordering::Relaxed);
         }
     }
 
