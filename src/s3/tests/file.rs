@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use celld_s3::{Bucket, Rule, probe};
-use contract::{counter, races};
+use contract::{Variations, counter, races};
 
 #[test]
 fn a_directory_keeps_the_contract() {
     let directory = tempfile::tempdir().expect("a directory");
     let bucket = Bucket::open_dir(directory.path()).expect("a new bucket");
-    celld_rt::block_on(contract::all(&bucket, "contract/"));
+    celld_rt::block_on(contract::all(&bucket, "contract/", Variations::default()));
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn of_many_at_once_one_wins_and_a_counter_counts_each_increment_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let bucket = Bucket::open_dir(directory.path()).expect("a new bucket");
     celld_rt::block_on(async {
-        races::all(&bucket, "races/").await;
+        races::all(&bucket, "races/", 4).await;
         let account = Rc::new(counter::Account::default());
         counter::start(&bucket, "counter").await;
         let workers: Vec<_> = (0..8)

@@ -5,11 +5,10 @@ use celld_s3::{Bucket, CasOutcome, Guard};
 
 /// As many as the probe of a store, and few enough for a store that makes them wait in line.
 pub const CONTENDERS: usize = 16;
-const ROUNDS: usize = 4;
 
-/// Both races, some rounds of each.
-pub async fn all(bucket: &Bucket, prefix: &str) {
-    for round in 0..ROUNDS {
+/// Both races, so many rounds of each.
+pub async fn all(bucket: &Bucket, prefix: &str, rounds: usize) {
+    for round in 0..rounds {
         let key = format!("{prefix}create-{round}");
         let winner = race(bucket, &key, &Guard::Absent).await;
         assert_stands(bucket, &key, &winner).await;
