@@ -235,6 +235,7 @@ impl Shard {
             let cell = Cell::new(self, id.clone(), key, class.to_owned());
             self.cells.borrow_mut().insert(id, cell.clone());
             self.by_key.borrow_mut().insert(key, cell.clone());
+            self.tell_cells();
             cell
         })
     }
@@ -257,9 +258,15 @@ impl Shard {
     /// A cell with nothing in memory leaves the table.
     pub fn forget_cell(&self, cell: &Rc<Cell>) {
         self.cells.borrow_mut().remove(&cell.id);
+        self.tell_cells();
         if self.by_key.borrow_mut().remove(&cell.key).is_some() {
             self.eviction_event(eviction::Event::Gone(cell.key));
         }
+    }
+
+    /// The node's load is what its shards have in memory.
+    fn tell_cells(&self) {
+        self.status.has_cells(self.index, self.cells.borrow().len());
     }
 
     /// The global `fetch`.
@@ -364,7 +371,6 @@ impl Shard {
         let mut ticks = 0_u64;
         loop {
             rt::sleep(std::time::Duration::from_millis(500)).await;
-            self.status.has_cells(self.index, self.cells.borrow().len());
             if let Some(fleet) = self.fleet.get() {
                 fleet.cut_dead();
                 ticks += 1;

@@ -91,7 +91,7 @@ impl Status {
         self.change(|health| health.status = Phase::Draining);
     }
 
-    /// A shard tells now and then how many cells it has in memory.
+    /// A shard tells how many cells it has in memory.
     pub fn has_cells(&self, shard: usize, cells: usize) {
         self.cells[shard].store(cells as u64, Ordering::Relaxed);
     }
