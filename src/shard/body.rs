@@ -8,11 +8,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use celld_v8host::Failure;
+use celld_v8host::{Encoding, Failure};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{LocalBoxStream, Stream};
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
+
+use crate::coding::{self, Coding};
 
 /// A body on its way; not `Send`.
 #[derive(Default)]
@@ -24,6 +26,8 @@ pub(crate) enum Flow {
     Bytes(Bytes),
     /// Pieces on demand, with the length when it is known before.
     Stream(LocalBoxStream<'static, Result<Bytes, Failure>>, Option<u64>),
+    /// What these pieces hold once they are unpacked; the length is that of the pieces.
+    Coded(Coding, LocalBoxStream<'static, Result<Bytes, Failure>>, Option<u64>),
 }
 
 impl Flow {
@@ -33,6 +37,7 @@ impl Flow {
             Flow::Empty => Some(0),
             Flow::Bytes(bytes) => Some(bytes.len() as u64),
             Flow::Stream(_, length) => *length,
+            Flow::Coded(..) => None,
         }
     }
 }
@@ -43,6 +48,7 @@ impl std::fmt::Debug for Flow {
             Flow::Empty => f.write_str("Empty"),
             Flow::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
             Flow::Stream(_, length) => write!(f, "Stream({length:?})"),
+            Flow::Coded(coding, _, length) => write!(f, "Coded({coding:?}, {length:?})"),
         }
     }
 }
@@ -54,6 +60,8 @@ pub(crate) struct Answered {
     pub status_text: String,
     pub headers: HeaderMap,
     pub body: Flow,
+    /// Whether the body is yet to be packed as its headers say.
+    pub encoding: Encoding,
     /// After redirects; empty when it is the URL that was asked for.
     pub url: String,
     pub redirected: bool,
@@ -72,8 +80,14 @@ pub(crate) struct Asked {
 /// How a request ends for who sent it.
 pub(crate) type Outcome = Result<Answered, Failure>;
 
-/// A body as hyper wants it.
-pub(crate) struct HttpBody(pub Flow);
+/// A body as hyper wants it: what is packed is sent unpacked.
+pub(crate) struct HttpBody(Flow);
+
+impl HttpBody {
+    pub fn new(flow: Flow) -> Self {
+        Self(coding::plain(flow))
+    }
+}
 
 impl Body for HttpBody {
     type Data = Bytes;
@@ -90,11 +104,13 @@ impl Body for HttpBody {
                 self.0 = Flow::Empty;
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
-            Flow::Stream(stream, _) => stream.as_mut().poll_next(cx).map(|piece| {
-                piece.map(|piece| {
-                    piece.map(Frame::data).map_err(|failure| BodyError(failure.message))
+            Flow::Stream(stream, _) | Flow::Coded(_, stream, _) => {
+                stream.as_mut().poll_next(cx).map(|piece| {
+                    piece.map(|piece| {
+                        piece.map(Frame::data).map_err(|failure| BodyError(failure.message))
+                    })
                 })
-            }),
+            }
         }
     }
 
@@ -102,7 +118,7 @@ impl Body for HttpBody {
         match &self.0 {
             Flow::Empty => true,
             Flow::Bytes(bytes) => bytes.is_empty(),
-            Flow::Stream(..) => false,
+            Flow::Stream(..) | Flow::Coded(..) => false,
         }
     }
 

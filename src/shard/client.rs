@@ -34,6 +34,9 @@ impl Client {
             Flow::Stream(stream, length) => {
                 Flow::Stream(Box::pin(Watched { client: self, stream }), length)
             }
+            Flow::Coded(coding, stream, length) => {
+                Flow::Coded(coding, Box::pin(Watched { client: self, stream }), length)
+            }
             whole => {
                 self.is_served = true;
                 whole

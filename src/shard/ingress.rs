@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use celld_rt as rt;
 use celld_rt::hyper_io::{HyperIo, HyperTimer};
-use celld_v8host::Redirect;
+use celld_v8host::{Encoding, Redirect};
 use futures_lite::FutureExt as _;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode};
@@ -22,6 +22,7 @@ use hyper::service::service_fn;
 
 use crate::address::{Refusal, url_of};
 use crate::body::{Answered, Asked, Flow, HttpBody, SocketBody, failure};
+use crate::coding::recode;
 use crate::shard::Shard;
 use crate::socket::ClientSocket;
 
@@ -252,7 +253,8 @@ fn is_hop_by_hop(name: &http::HeaderName) -> bool {
 }
 
 fn http_response(answered: Answered, is_head: bool) -> Response<HttpBody> {
-    let Answered { status, mut headers, body, .. } = answered;
+    let Answered { status, mut headers, body, encoding, .. } = answered;
+    let body = recode(body, &headers, encoding, Encoding::Manual);
     let Ok(status) = StatusCode::from_u16(status) else {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "the status is not one of HTTP\n".into());
     };
@@ -266,14 +268,14 @@ fn http_response(answered: Answered, is_head: bool) -> Response<HttpBody> {
     if !tells_of_another {
         headers.remove(CONTENT_LENGTH);
     }
-    let mut response = Response::new(HttpBody(body));
+    let mut response = Response::new(HttpBody::new(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
 }
 
 pub(crate) fn plain(status: StatusCode, text: String) -> Response<HttpBody> {
-    let mut response = Response::new(HttpBody(Flow::Bytes(Bytes::from(text))));
+    let mut response = Response::new(HttpBody::new(Flow::Bytes(Bytes::from(text))));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);

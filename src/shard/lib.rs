@@ -10,6 +10,7 @@ mod address;
 mod body;
 mod cell;
 mod client;
+mod coding;
 pub mod deployment;
 mod fleet;
 mod host;

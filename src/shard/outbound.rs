@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use celld_rt::http_client::{HttpClient, tls_config};
-use celld_v8host::Redirect;
+use celld_v8host::{Encoding, Redirect};
 use http::header::{
     ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH,
     CONTENT_LOCATION, CONTENT_TYPE, COOKIE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING,
@@ -52,7 +52,7 @@ impl Outbound {
             let again = match &next {
                 Flow::Empty => Again::Nothing,
                 Flow::Bytes(bytes) => Again::Bytes(bytes.clone()),
-                Flow::Stream(..) => Again::Gone,
+                Flow::Stream(..) | Flow::Coded(..) => Again::Gone,
             };
             let request = build(&method, &url, headers.clone(), next)?;
             let response = client.send(request).await.map_err(|error| {
@@ -115,7 +115,7 @@ fn build(
     let mut request = Request::builder()
         .method(method)
         .uri(bare.as_str())
-        .body(HttpBody(body))
+        .body(HttpBody::new(body))
         .map_err(malformed)?;
     if empty_post {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
@@ -179,6 +179,7 @@ fn answered(response: Response<Incoming>, url: &Url, redirected: bool) -> Answer
             .map_or_else(|| standard.into(), |it| String::from_utf8_lossy(it.as_bytes()).into()),
         headers: parts.headers,
         body: flow,
+        encoding: Encoding::Manual,
         url: url.as_str().to_owned(),
         redirected,
     }

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use bytes::Bytes;
 use celld_core::route::Refusal;
 use celld_rt as rt;
-use celld_v8host::{Failure, Redirect, Target};
+use celld_v8host::{Encoding, Failure, Redirect, Target};
 use futures_util::StreamExt as _;
 use futures_util::stream::LocalBoxStream;
 use http::{HeaderMap, Method};
@@ -19,6 +19,7 @@ use rustc_hash::FxHashMap;
 
 use crate::body::{Answered, Asked, Flow, Outcome, failure};
 use crate::cell::Via;
+use crate::coding::Coding;
 use crate::host::Reply;
 use crate::pulled::{Pulled, Sink, Source};
 use crate::shard::Shard;
@@ -50,6 +51,7 @@ pub(crate) struct WireResponse {
     status_text: String,
     headers: HeaderMap,
     body: WireBody,
+    encoding: Encoding,
 }
 
 enum WireBody {
@@ -57,6 +59,7 @@ enum WireBody {
     Bytes(Bytes),
     /// The sender keeps the stream under this number.
     Stream(u64, Option<u64>),
+    Coded(Coding, u64, Option<u64>),
 }
 
 type Pieces = LocalBoxStream<'static, Result<Bytes, Failure>>;
@@ -169,6 +172,7 @@ impl Shard {
             status_text: answered.status_text,
             headers: answered.headers,
             body: export(&self.peers, answered.body),
+            encoding: answered.encoding,
         });
         self.peers.send(peer, Message::Answer { call, outcome });
     }
@@ -211,6 +215,7 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
                 status_text: response.status_text,
                 headers: response.headers,
                 body: import(shard, peer, response.body),
+                encoding: response.encoding,
                 url: String::new(),
                 redirected: false,
             }));
@@ -243,13 +248,16 @@ fn export(peers: &Peers, flow: Flow) -> WireBody {
     match flow {
         Flow::Empty => WireBody::Empty,
         Flow::Bytes(bytes) => WireBody::Bytes(bytes),
-        Flow::Stream(stream, length) => {
-            let number = peers.next_export.get();
-            peers.next_export.set(number + 1);
-            peers.exports.borrow_mut().insert(number, Some(stream));
-            WireBody::Stream(number, length)
-        }
+        Flow::Stream(stream, length) => WireBody::Stream(keep(peers, stream), length),
+        Flow::Coded(coding, stream, length) => WireBody::Coded(coding, keep(peers, stream), length),
     }
+}
+
+fn keep(peers: &Peers, stream: Pieces) -> u64 {
+    let number = peers.next_export.get();
+    peers.next_export.set(number + 1);
+    peers.exports.borrow_mut().insert(number, Some(stream));
+    number
 }
 
 /// Makes the reader's end of a stream that a peer keeps.
@@ -257,13 +265,18 @@ fn import(shard: &Rc<Shard>, peer: usize, body: WireBody) -> Flow {
     match body {
         WireBody::Empty => Flow::Empty,
         WireBody::Bytes(bytes) => Flow::Bytes(bytes),
-        WireBody::Stream(number, length) => {
-            let sink = Rc::new(RefCell::new(Sink::default()));
-            shard.peers.imports.borrow_mut().insert((peer, number), sink.clone());
-            let source = PeerStream { shard: Rc::downgrade(shard), peer, number };
-            Flow::Stream(Box::pin(Pulled::new(source, sink)), length)
+        WireBody::Stream(number, length) => Flow::Stream(reach(shard, peer, number), length),
+        WireBody::Coded(coding, number, length) => {
+            Flow::Coded(coding, reach(shard, peer, number), length)
         }
     }
+}
+
+fn reach(shard: &Rc<Shard>, peer: usize, number: u64) -> Pieces {
+    let sink = Rc::new(RefCell::new(Sink::default()));
+    shard.peers.imports.borrow_mut().insert((peer, number), sink.clone());
+    let source = PeerStream { shard: Rc::downgrade(shard), peer, number };
+    Box::pin(Pulled::new(source, sink))
 }
 
 /// A stream that a peer keeps.

@@ -136,7 +136,7 @@ impl Status {
         let health = self.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut text = serde_json::to_vec_pretty(&health).expect("plain fields become JSON");
         text.push(b'\n');
-        let mut response = Response::new(HttpBody(Flow::Bytes(Bytes::from(text))));
+        let mut response = Response::new(HttpBody::new(Flow::Bytes(Bytes::from(text))));
         if health.status != Phase::Serving {
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         }

@@ -59,6 +59,19 @@ pub struct Request {
     pub body: Body,
     /// What to do with a redirect; read for outgoing requests only.
     pub redirect: Redirect,
+    /// How the body of the answer is to come; read for outgoing requests only.
+    pub answer: Encoding,
+}
+
+/// `encodeBody` and `encodeResponseBody`: who packs the body of a response as its
+/// `content-encoding` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// The host: the script's side of the body is plain.
+    #[default]
+    Automatic,
+    /// The script: its side of the body is what is sent.
+    Manual,
 }
 
 /// `Request.redirect`.
@@ -78,6 +91,7 @@ pub struct Response {
     pub status_text: String,
     pub headers: HeaderMap,
     pub body: Body,
+    pub encoding: Encoding,
     /// The final URL after redirects, for answers of the global `fetch`; empty otherwise.
     pub url: String,
     pub redirected: bool,

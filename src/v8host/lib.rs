@@ -8,6 +8,7 @@
 
 pub mod api;
 mod compatibility;
+pub mod compression;
 pub mod convert;
 pub mod errors;
 #[expect(missing_docs, reason = "the names of fields and variants say what they are")]
@@ -25,8 +26,9 @@ mod turn;
 mod watchdog;
 
 pub use host::{
-    Answer, Body, CallId, CellSlot, EventId, Failure, HostCall, Input, LogLevel, OpenCell, Origin,
-    Redirect, Request, Response, SectionId, StreamId, Target, Termination, TimerId, Turn,
+    Answer, Body, CallId, CellSlot, Encoding, EventId, Failure, HostCall, Input, LogLevel,
+    OpenCell, Origin, Redirect, Request, Response, SectionId, StreamId, Target, Termination,
+    TimerId, Turn,
 };
 pub use limits::Limits;
 pub use realm::{LoadError, Realm, Usage};

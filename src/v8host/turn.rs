@@ -237,7 +237,7 @@ fn report_rejections(scope: &mut PinScope, entries: &Entries, state: &RealmState
 fn deliver(scope: &mut PinScope, entries: &Entries, input: Input) -> Option<()> {
     match input {
         Input::Fetch { event, cell, request } => {
-            let Request { method, url, headers, body, redirect: _ } = request;
+            let Request { method, url, headers, body, redirect: _, answer: _ } = request;
             let (kind, value, length) = body_values(scope, body)?;
             let arguments = [
                 number(scope, event.0),
@@ -342,7 +342,8 @@ fn answer_call<'s>(
 ) -> Option<Local<'s, v8::Value>> {
     match answer {
         Ok(Answer::Response(response)) => {
-            let Response { status, status_text, headers, body, url, redirected } = response;
+            let Response { status, status_text, headers, body, url, redirected, encoding: _ } =
+                response;
             let (kind, value, length) = body_values(scope, body)?;
             let arguments = [
                 number(scope, call),

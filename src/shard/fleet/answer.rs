@@ -6,12 +6,13 @@ use celld_core::route::Refusal as Why;
 use celld_peer::fetch::{FetchHead, FetchReply, ResponseHead};
 use celld_peer::{Call, CallKind, Code, FrameError, Refusal, Reply as PeerReply};
 use celld_rt as rt;
-use celld_v8host::{Failure, Redirect, Target};
+use celld_v8host::{Encoding, Failure, Redirect, Target};
 use futures_lite::FutureExt as _;
 
 use super::forward::{content, pump, read};
 use crate::body::{Answered, Asked, Flow, Outcome};
 use crate::cell::Via;
+use crate::coding::recode;
 use crate::host::Reply;
 use crate::shard::Shard;
 
@@ -85,17 +86,18 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
 }
 
 async fn send(reply: PeerReply, outcome: Outcome) -> Result<(), FrameError> {
-    let Answered { status, status_text, headers, body, .. } = match outcome {
+    let Answered { status, status_text, headers, body, encoding, .. } = match outcome {
         Ok(answered) => answered,
         Err(failure) => return reply.send(FetchReply::Failure(wire(failure)).encode()?),
     };
+    let body = recode(body, &headers, encoding, Encoding::Manual);
     let content = content(&body);
     let head = ResponseHead { status, status_text, headers, content };
     let head = FetchReply::Response(head).encode()?;
     match body {
         Flow::Empty => reply.send(head),
         Flow::Bytes(bytes) => reply.send_whole(head, bytes),
-        Flow::Stream(..) => {
+        Flow::Stream(..) | Flow::Coded(..) => {
             let writer = reply.send_with_body(head)?;
             pump(body, writer).await;
             Ok(())

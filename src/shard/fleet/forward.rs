@@ -16,12 +16,13 @@ use celld_peer::fetch::{Content, FetchHead, FetchReply};
 use celld_peer::mux::Fate;
 use celld_peer::{Ask, BodyReader, BodyWriter, CallKind, Cause, Code};
 use celld_rt as rt;
-use celld_v8host::{Failure, Target};
+use celld_v8host::{Encoding, Failure, Target};
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, LocalBoxStream};
 
 use crate::body::{Answered, Flow, Outcome, failure};
 use crate::cell::Wanted;
+use crate::coding;
 use crate::fleet::Fleet;
 use crate::shard::{Shard, now};
 
@@ -127,7 +128,7 @@ async fn call(
             });
             asked
         }
-        Flow::Stream(..) => {
+        Flow::Stream(..) | Flow::Coded(..) => {
             let (sent, writer) = link.ask_with_body(ask).await.map_err(what_is_known)?;
             wanted.attempt.is_body_begun = true;
             let body = std::mem::take(&mut wanted.asked.body);
@@ -146,6 +147,8 @@ async fn call(
                 Content::Body(len) => read(answer.body, len).await.map_err(what_is_known)?,
             },
             url: String::new(),
+            // As on any other wire.
+            encoding: Encoding::Manual,
             redirected: false,
         })),
         Ok(FetchReply::Failure(failure)) => Ok(Err(local(failure))),
@@ -183,15 +186,17 @@ pub(super) fn content(body: &Flow) -> Content {
         Flow::Empty => Content::Nothing,
         Flow::Bytes(bytes) => Content::Body(Some(bytes.len() as u64)),
         Flow::Stream(_, length) => Content::Body(*length),
+        // It is unpacked on its way.
+        Flow::Coded(..) => Content::Body(None),
     }
 }
 
 /// Writes a body to its end, or ends the call with it.
 pub(super) async fn pump(body: Flow, mut writer: BodyWriter) {
-    let mut pieces: LocalBoxStream<'static, Result<Bytes, Failure>> = match body {
+    let mut pieces: LocalBoxStream<'static, Result<Bytes, Failure>> = match coding::plain(body) {
         Flow::Empty => return writer.finish(),
         Flow::Bytes(bytes) => stream::once(async move { Ok(bytes) }).boxed_local(),
-        Flow::Stream(pieces, _) => pieces,
+        Flow::Stream(pieces, _) | Flow::Coded(_, pieces, _) => pieces,
     };
     loop {
         match pieces.next().await {

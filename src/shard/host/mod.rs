@@ -11,13 +11,14 @@ use std::sync::Arc;
 use celld_core::route::Refusal;
 use celld_rt as rt;
 use celld_v8host::{
-    Answer, CallId, CellSlot, EventId, Failure, HostCall, Input, Origin, Realm, Request, Response,
-    Script, SectionId, StreamId, Termination, TimerId, Turn,
+    Answer, CallId, CellSlot, Encoding, EventId, Failure, HostCall, Input, Origin, Realm, Request,
+    Response, Script, SectionId, StreamId, Termination, TimerId, Turn,
 };
 use rustc_hash::FxHashMap;
 
-use crate::body::{Asked, Flow, Outcome, failure};
+use crate::body::{Answered, Asked, Flow, Outcome, failure};
 use crate::cell::Cell;
+use crate::coding::recode;
 use crate::pulled::Sink;
 use crate::shard::Shard;
 
@@ -57,6 +58,8 @@ pub(crate) struct Queued {
 /// A call of JavaScript that waits for its answer.
 struct Waiting {
     origin: Origin,
+    /// How the body of its answer is to come.
+    encoding: Encoding,
     /// Dropped with this: the task that works on the answer gives up.
     task: Option<rt::oneshot::Sender<()>>,
 }
@@ -192,6 +195,7 @@ impl Host {
             headers: asked.headers,
             body: self.body_in(asked.body, event),
             redirect: asked.redirect,
+            answer: Encoding::Automatic,
         };
         let slot = cell.map(|(_, slot)| slot);
         let input = Input::Fetch { event, cell: slot, request };
@@ -289,11 +293,14 @@ impl Host {
         let Some(waiting) = self.table.borrow_mut().calls.remove(&call) else { return };
         let origin = waiting.origin;
         let answer = outcome.map(|answered| {
+            let Answered { body, headers, encoding, .. } = answered;
+            let body = recode(body, &headers, encoding, waiting.encoding);
             Answer::Response(Response {
                 status: answered.status,
                 status_text: answered.status_text,
-                headers: answered.headers,
-                body: self.body_in(answered.body, origin.event),
+                headers,
+                body: self.body_in(body, origin.event),
+                encoding: waiting.encoding,
                 url: answered.url,
                 redirected: answered.redirected,
             })

@@ -4,7 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use celld_rt as rt;
-use celld_v8host::{CallId, CellSlot, HostCall, Input, LogLevel, Origin, Request, TimerId};
+use celld_v8host::{
+    CallId, CellSlot, Encoding, HostCall, Input, LogLevel, Origin, Request, TimerId,
+};
 use futures_lite::FutureExt as _;
 
 use super::{Host, Reply, Waiting};
@@ -16,10 +18,15 @@ impl Host {
     pub(super) fn perform(self: &Rc<Self>, call: HostCall) {
         let slot = match &call {
             HostCall::Respond { cell, .. } => *cell,
-            HostCall::Fetch { call, origin, .. }
-            | HostCall::FetchCell { call, origin, .. }
-            | HostCall::Sync { call, origin, .. } => {
-                let waiting = Waiting { origin: *origin, task: None };
+            HostCall::Fetch { call, origin, request }
+            | HostCall::FetchCell { call, origin, request, .. } => {
+                let waiting = Waiting { origin: *origin, encoding: request.answer, task: None };
+                self.table.borrow_mut().calls.insert(*call, waiting);
+                origin.cell
+            }
+            HostCall::Sync { call, origin, .. } => {
+                let encoding = Encoding::Automatic;
+                let waiting = Waiting { origin: *origin, encoding, task: None };
                 self.table.borrow_mut().calls.insert(*call, waiting);
                 origin.cell
             }

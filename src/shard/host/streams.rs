@@ -10,6 +10,7 @@ use futures_util::StreamExt as _;
 
 use super::{Host, Source};
 use crate::body::{Answered, Asked, Flow, failure};
+use crate::coding;
 use crate::pulled::{Pulled, Sink, Source as PullSource};
 
 impl Host {
@@ -89,11 +90,12 @@ impl Host {
         match flow {
             Flow::Empty => Body::Empty,
             Flow::Bytes(bytes) => Body::Bytes(bytes),
-            Flow::Stream(stream, length) => {
+            flow @ (Flow::Stream(..) | Flow::Coded(..)) => {
+                let length = flow.length();
                 let id = StreamId(self.next_stream.get());
                 self.next_stream.set(id.0 + 2);
                 let mut table = self.table.borrow_mut();
-                table.sources.insert(id, Source::Waiting(Flow::Stream(stream, length)));
+                table.sources.insert(id, Source::Waiting(flow));
                 if let Some(event) = table.events.get_mut(&event) {
                     event.sources.push(id);
                 }
@@ -148,6 +150,7 @@ impl Host {
             status_text: response.status_text,
             headers: response.headers,
             body: self.body_out(response.body, event),
+            encoding: response.encoding,
             url: response.url,
             redirected: response.redirected,
         }
@@ -175,12 +178,13 @@ impl PullSource for JsStream {
 }
 
 async fn next_piece(flow: Flow) -> (Flow, Result<Option<Bytes>, Failure>) {
-    match flow {
+    match coding::plain(flow) {
         Flow::Empty => (Flow::Empty, Ok(None)),
         Flow::Bytes(bytes) => (Flow::Empty, Ok(Some(bytes))),
         Flow::Stream(mut stream, length) => match stream.next().await {
             Some(piece) => (Flow::Stream(stream, length), piece.map(Some)),
             None => (Flow::Empty, Ok(None)),
         },
+        Flow::Coded(..) => unreachable!("it was unpacked"),
     }
 }

@@ -13,8 +13,8 @@ use v8::{FunctionCallbackArguments, Local, PinScope, ReturnValue};
 use crate::convert::{body_of, bytes_of, headers_of, throw_type_error, to_string};
 use crate::errors::failure;
 use crate::host::{
-    CallId, CellSlot, EventId, HostCall, LogLevel, Redirect, Request, Response, SectionId,
-    StreamId, Target, TimerId,
+    CallId, CellSlot, Encoding, EventId, HostCall, LogLevel, Redirect, Request, Response,
+    SectionId, StreamId, Target, TimerId,
 };
 use crate::op;
 use crate::ops::Op;
@@ -73,8 +73,8 @@ fn queue_microtask(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: R
     }
 }
 
-/// `respond(event, cell, status, statusText, headers, bodyKind, body, length, last)`; with `last` the
-/// event is done.
+/// `respond(event, cell, status, statusText, headers, bodyKind, body, length, last, manual)`; with
+/// `last` the event is done.
 fn respond(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnValue) {
     let Some((event, cell)) = event_and_cell(scope, &args) else { return };
     if let Some(response) = response_of(scope, &args) {
@@ -95,7 +95,9 @@ fn response_of(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option
     let status_text = to_string(scope, args.get(3))?;
     let headers = headers_of(scope, args.get(4))?;
     let body = body_of(scope, args.get(5), args.get(6), args.get(7))?;
-    Some(Response { status, status_text, headers, body, url: String::new(), redirected: false })
+    let encoding = encoding_of(args.get(9));
+    let (url, redirected) = (String::new(), false);
+    Some(Response { status, status_text, headers, body, encoding, url, redirected })
 }
 
 /// `respond_error(event, cell, error)`
@@ -126,8 +128,8 @@ fn opened_error(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: Retu
     RealmState::get(scope).push(HostCall::Opened { cell, result: Err(failure) });
 }
 
-/// `fetch(method, url, headers, bodyKind, body, length, redirect) -> call`; `redirect` is 0 follow,
-/// 1 manual, 2 error. Answered by `rt.entry.answerResponse` or `rt.entry.answerError`.
+/// `fetch(method, url, headers, bodyKind, body, length, redirect, manual) -> call`; `redirect` is 0
+/// follow, 1 manual, 2 error; with `manual` the answer's body comes as it is sent. Answered by `rt.entry.answerResponse` or `rt.entry.answerError`.
 fn fetch(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnValue) {
     let state = RealmState::get(scope);
     let Some(origin) = state.io_origin(scope) else { return };
@@ -138,7 +140,7 @@ fn fetch(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnVa
 }
 
 /// `fetch_cell(stub, class, namespace, id, name, method, url, headers, bodyKind, body, length,
-/// redirect) -> call`; `stub` is the number of the stub, `name` a string or `undefined`.
+/// redirect, manual) -> call`; `stub` is the number of the stub, `name` a string or `undefined`.
 fn fetch_cell(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnValue) {
     let state = RealmState::get(scope);
     let Some(origin) = state.io_origin(scope) else { return };
@@ -173,7 +175,12 @@ fn request_of(scope: &mut PinScope, args: &FunctionCallbackArguments, at: i32) -
         2 => Redirect::Error,
         _ => Redirect::Follow,
     };
-    Some(Request { method, url, headers, body, redirect })
+    let answer = encoding_of(args.get(at + 7));
+    Some(Request { method, url, headers, body, redirect, answer })
+}
+
+fn encoding_of(manual: Local<v8::Value>) -> Encoding {
+    if manual.is_true() { Encoding::Manual } else { Encoding::Automatic }
 }
 
 /// `abandon(call)`

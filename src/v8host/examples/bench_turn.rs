@@ -172,6 +172,7 @@ impl Host {
                 headers: headers.clone(),
                 body: if body.is_empty() { Body::Empty } else { Body::Bytes(body.clone()) },
                 redirect: Default::default(),
+                answer: Default::default(),
             };
             let event = self.next_event();
             self.turn(Input::Fetch { event, cell: None, request });
@@ -246,8 +247,14 @@ impl Host {
             let event = self.next_event();
             let (method, headers, _) = template(Method::GET, 1, "");
             let url = "http://localhost/".to_owned();
-            let request =
-                Request { method, url, headers, body: Body::Empty, redirect: Default::default() };
+            let request = Request {
+                method,
+                url,
+                headers,
+                body: Body::Empty,
+                redirect: Default::default(),
+                answer: Default::default(),
+            };
             self.turn(Input::Fetch { event, cell: Some(cell), request });
             self.calls.clear();
         }

@@ -31,6 +31,10 @@ const STREAM = 4;
 
 const USED = 'Body has already been used. It can only be used once. Use tee() first if you need to read it twice.';
 const LOCKED = 'This ReadableStream is currently locked to a reader.';
+/** What is read whole at most: no isolate has room for more. */
+const WHOLE_MAX = 128 * 1024 * 1024;
+
+const TOO_LARGE = 'Memory limit would be exceeded before EOF.';
 const NOT_BYTES = 'This ReadableStream did not return bytes.';
 const FOREIGN = 'Cannot perform I/O on behalf of a different request. I/O objects (such as streams, request/response bodies, and '
   + 'others) created in the context of one request handler cannot be accessed from a different request\'s handler. This is a '
@@ -97,9 +101,16 @@ class Gatherer {
     this.frame = rt.frame();
   }
 
+  /** Whether there was room for the piece; if there is none, nothing more may come. */
   add(bytes) {
-    this.pieces[this.pieces.length] = bytes;
     this.total += lengthOf(bytes);
+    if (this.total > WHOLE_MAX) {
+      this.pieces.length = 0;
+      this.error(new TypeError(TOO_LARGE));
+      return false;
+    }
+    this.pieces[this.pieces.length] = bytes;
+    return true;
   }
 
   end() {
@@ -108,7 +119,14 @@ class Gatherer {
       this.done.resolve(pieces[0]);
       return;
     }
-    const all = new Uint8Array(this.total);
+    let all;
+    try {
+      all = new Uint8Array(this.total);
+    } catch (error) {
+      // The isolate's buffers are full.
+      this.error(error);
+      return;
+    }
     let at = 0;
     for (let i = 0; i < pieces.length; i++) {
       setBytes(all, pieces[i], at);
@@ -131,8 +149,12 @@ class HostGatherer extends Gatherer {
   }
 
   chunk(bytes) {
-    this.add(bytes);
-    ops.stream_pull(this.id);
+    if (this.add(bytes)) {
+      ops.stream_pull(this.id);
+    } else {
+      incoming.delete(this.id);
+      ops.stream_cancel(this.id);
+    }
   }
 }
 
@@ -151,7 +173,10 @@ class StreamGatherer extends Gatherer {
       this.error(error);
       return;
     }
-    this.add(bytesOf(value));
+    if (!this.add(bytesOf(value))) {
+      cancelStream(this.reader.stream, new TypeError(TOO_LARGE));
+      return;
+    }
     // In a microtask, as a stream that always has a piece would grow the stack.
     then(resolvedWith(undefined), () => readInto(this.reader, this));
   }

@@ -123,7 +123,7 @@ function answer(event, response) {
     last = event.pending === 1;
     if (last) forget(event);
     respond(event.id, event.cell, P.status(response), P.statusText(response), B.listOrNone(response), B.kind(response),
-      B.value(response), B.length(response), last);
+      B.value(response), B.length(response), last, P.manual(response));
   } catch (error) {
     if (flows) rt.entry.cancel(B.value(response), 'The response could not be sent.');
     fail(event, error);
@@ -209,7 +209,7 @@ rt.entry.scheduled = (id, cron, time) => {
     return;
   }
   then(resolvedWith(result), () => {
-    respond(event.id, undefined, 200, '', undefined, B.NONE, undefined, 0, false);
+    respond(event.id, undefined, 200, '', undefined, B.NONE, undefined, 0, false, false);
     release(event);
   }, (error) => fail(event, error));
 };

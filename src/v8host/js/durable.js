@@ -128,8 +128,8 @@ class DurableObject {
   static {
     rt.stubs = {
       __proto__: null,
-      call: (stub, verb, url, headers, kind, value, length, redirect) => ops.fetch_cell(
-        stub.#number, stub.#class, stub.#namespace, stub.#hex, stub.#name, verb, url, headers, kind, value, length, redirect),
+      call: (stub, verb, url, headers, kind, value, length, redirect, manual) => ops.fetch_cell(
+        stub.#number, stub.#class, stub.#namespace, stub.#hex, stub.#name, verb, url, headers, kind, value, length, redirect, manual),
       /** An exception of the object's own code leaves the stub whole; the loss of the object breaks it. */
       failed: (stub, error) => {
         if (!isObject(error) || error.overloaded === true) return;

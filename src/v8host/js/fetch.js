@@ -88,7 +88,7 @@ rt.entry.answerResponse = (id, status, statusText, list, kind, value, length, ur
     return;
   }
   if (call.frame !== undefined) setFrame(call.frame);
-  call.response(P.make(status, statusText, list, kind, value, length, url, redirected));
+  call.response(P.make(status, statusText, list, kind, value, length, url, redirected, call.manual));
 };
 rt.entry.answerDone = (id) => {
   const call = waiting.take(id);
@@ -122,11 +122,12 @@ class Done extends Deferred {
 
 /** A request under way. */
 class Call extends Deferred {
-  /** `stub`: of the cell that is asked, or null. */
-  constructor(id, signal, stub) {
+  /** `stub`: of the cell that is asked, or null. `manual`: the body comes as it is sent. */
+  constructor(id, signal, stub, manual) {
     super();
     this.id = id;
     this.stub = stub;
+    this.manual = manual;
     this.frame = frame();
     this.signal = signal;
     this.answer = null;
@@ -177,7 +178,10 @@ function withoutFragment(url) {
  * a Response. Throws what the arguments deserve.
  */
 function send(input, init, stub) {
-  const request = init === undefined && R.isRequest(input) ? input : new R.Request(input, init);
+  const asIs = init === undefined && R.isRequest(input);
+  const request = asIs ? input : new R.Request(input, init);
+  // Of a request that was made before it is not asked, as in workerd.
+  const manual = !asIs && R.manual(request);
   const signal = R.signal(request);
   if (signal !== null && rt.abort.aborted(signal)) return rejectedWith(rt.abort.reason(signal));
   B.send(request, null);
@@ -186,14 +190,14 @@ function send(input, init, stub) {
   const kind = B.kind(request);
   const value = B.value(request);
   const length = B.length(request);
-  const id = stub === null ? network(R.method(request), url, list, kind, value, length, R.redirect(request))
-    : rt.stubs.call(stub, R.method(request), url, list, kind, value, length, R.redirect(request));
-  return new Call(id, signal, stub).promise;
+  const id = stub === null ? network(R.method(request), url, list, kind, value, length, R.redirect(request), manual)
+    : rt.stubs.call(stub, R.method(request), url, list, kind, value, length, R.redirect(request), manual);
+  return new Call(id, signal, stub, manual).promise;
 }
 
-function network(method, url, list, kind, value, length, redirect) {
+function network(method, url, list, kind, value, length, redirect, manual) {
   if (!startsWith(url, 'http://') && !startsWith(url, 'https://')) throw new TypeError(`Fetch API cannot load: ${url}`);
-  return ops.fetch(method, url, list, kind, value, length, redirect);
+  return ops.fetch(method, url, list, kind, value, length, redirect, manual);
 }
 
 function fetch(input, init = undefined) {
@@ -203,7 +207,7 @@ function fetch(input, init = undefined) {
     }
     if (typeof input === 'string' && init === undefined) {
       const url = withoutFragment(R.urlOf(input));
-      return new Call(network('GET', url, undefined, B.NONE, undefined, -1, 0), null, null).promise;
+      return new Call(network('GET', url, undefined, B.NONE, undefined, -1, 0, false), null, null, false).promise;
     }
     return send(input, init, null);
   } catch (error) {

@@ -50,6 +50,13 @@ function urlOf(input) {
   }
 }
 
+/** Whether who reads, or who wrote, a body deals with its `content-encoding` alone. */
+function isManual(name, value) {
+  const mode = `${value}`;
+  if (mode !== 'manual' && mode !== 'automatic') throw new TypeError(`${name}: unexpected value: ${mode}`);
+  return mode === 'manual';
+}
+
 function signalOf(value) {
   if (value === undefined || value === null) return null;
   if (rt.abort.isSignal(value)) return value;
@@ -69,6 +76,8 @@ class Request extends Body {
   #signal;
   #cf;
   #cache;
+  /** `encodeResponseBody: 'manual'`. */
+  #manual;
   /** The event that delivered it; `undefined` for requests of scripts. */
   #event;
 
@@ -82,6 +91,7 @@ class Request extends Body {
       this.#signal = null;
       this.#cf = undefined;
       this.#cache = undefined;
+      this.#manual = false;
       this.#event = event;
       return;
     }
@@ -94,6 +104,7 @@ class Request extends Body {
     this.#signal = from.signal;
     this.#cf = from.cf;
     this.#cache = from.cache;
+    this.#manual = from.manual;
     this.#event = from.event;
   }
 
@@ -105,6 +116,7 @@ class Request extends Body {
       redirect: (request) => request.#redirect,
       cf: (request) => request.#cf,
       cache: (request) => request.#cache,
+      manual: (request) => request.#manual,
       /** The signal, or `null` as long as nobody gave or asked for one. */
       signal: (request) => request.#signal,
       event: (request) => request.#event,
@@ -193,6 +205,7 @@ function resolve(input, init) {
       cf: parts.cf(input),
       cache: parts.cache(input),
       event: parts.event(input),
+      manual: false,
       list: undefined,
       kind: B.NONE,
       value: undefined,
@@ -200,21 +213,22 @@ function resolve(input, init) {
     };
   } else {
     from = {
-      method: 'GET', url: urlOf(input), redirect: 0, signal: null, cf: undefined, cache: undefined, event: undefined, list: undefined,
-      kind: B.NONE, value: undefined, length: -1,
+      method: 'GET', url: urlOf(input), redirect: 0, signal: null, cf: undefined, cache: undefined, event: undefined, manual: false,
+      list: undefined, kind: B.NONE, value: undefined, length: -1,
     };
   }
   let replaced = false;
   let hasHeaders = false;
   if (init !== undefined && init !== null) {
     if (!isObject(init)) throw new TypeError('Failed to construct \'Request\': constructor parameter 2 is not of type \'RequestInitializerDict or Request\'.');
-    const { method, headers, body, redirect, cf, cache, integrity, signal } = init;
+    const { method, headers, body, redirect, cf, cache, integrity, signal, encodeResponseBody } = init;
     if (method !== undefined) from.method = methodOf(method);
     if (headers !== undefined) {
       from.list = listFrom(headers, NO_HEADERS);
       hasHeaders = true;
     }
     if (redirect !== undefined) from.redirect = redirectOf(redirect);
+    if (encodeResponseBody !== undefined) from.manual = isManual('encodeResponseBody', encodeResponseBody);
     if (cf !== undefined) from.cf = cf;
     if (cache !== undefined) from.cache = cacheOf(cache);
     if (integrity !== undefined && integrity !== '') {
@@ -251,6 +265,7 @@ rt.request = {
   isRequest,
   ...parts,
   urlOf,
+  isManual,
   /** A request that the host delivers. Its headers cannot be changed. */
   make: (method, url, list, kind, value, length, event) =>
     new Request(INTERNAL, method, url, list, kind, value, length, event),

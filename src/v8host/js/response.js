@@ -3,7 +3,7 @@
 //! Publishes `rt.response`. Source: Fetch Standard, section 5.5; messages are workerd's.
 
 const { arity, convert, decorate, illegalInvocation, isObject } = rt.webidl;
-const { INTERNAL, Body, body: B } = rt;
+const { INTERNAL, Body, body: B, request: { isManual } } = rt;
 const { listAppend, listCopy, listFrom, listHas, isHeaders, listOf } = rt.headers;
 const { JSON, RangeError, String, TypeError } = globalThis;
 const { stringify } = JSON;
@@ -28,12 +28,6 @@ function statusTextOf(value) {
   return text;
 }
 
-/** `true` for `encodeBody: 'manual'`. */
-function encodingOf(value) {
-  if (value === 'manual') return true;
-  if (value === 'automatic') return false;
-  throw new TypeError(`encodeBody: unexpected value: ${value}`);
-}
 
 let isResponse;
 let parts;
@@ -47,9 +41,9 @@ class Response extends Body {
   #manual;
   #error;
 
-  /** Scripts give `body` and `init`. Ours: INTERNAL, status, text, list, kind, value, length, url, redirected. */
+  /** Scripts give `body` and `init`. Ours: INTERNAL, status, text, list, kind, value, length, url, redirected, asSent. */
   constructor(body = null, init = undefined, statusText = '', list = undefined, kind = 0, value = undefined, length = -1, url = '',
-    redirected = false) {
+    redirected = false, asSent = false) {
     if (body === INTERNAL) {
       super(INTERNAL, kind, value, length, list, true);
       this.#status = init;
@@ -57,7 +51,7 @@ class Response extends Body {
       this.#url = url;
       this.#redirected = redirected;
       this.#cf = undefined;
-      this.#manual = false;
+      this.#manual = asSent;
       this.#error = false;
       return;
     }
@@ -81,7 +75,7 @@ class Response extends Body {
         if (phrase !== undefined) text = statusTextOf(phrase);
         if (given !== undefined) headers = isHeaders(given) ? listCopy(listOf(given)) : listFrom(given, NO_HEADERS);
         cf = properties;
-        if (encodeBody !== undefined) manual = encodingOf(encodeBody);
+        if (encodeBody !== undefined) manual = isManual('encodeBody', encodeBody);
         if (webSocket !== undefined && webSocket !== null) {
           throw new TypeError('Incorrect type for the \'webSocket\' field on \'InitializerDict\': the provided value is not of type \'WebSocket\'.');
         }
@@ -124,6 +118,7 @@ class Response extends Body {
       isError: (response) => response.#error,
       url: (response) => response.#url,
       redirected: (response) => response.#redirected,
+      manual: (response) => response.#manual,
     };
   }
 
@@ -240,7 +235,7 @@ rt.response = {
   isResponse,
   ...parts,
   /** A response that the host delivers. Its headers cannot be changed. */
-  make: (status, statusText, list, kind, value, length, url, redirected) =>
-    new Response(INTERNAL, status, statusText, list, kind, value, length, url, redirected),
+  make: (status, statusText, list, kind, value, length, url, redirected, manual) =>
+    new Response(INTERNAL, status, statusText, list, kind, value, length, url, redirected, manual),
   Response,
 };

@@ -512,6 +512,7 @@ pub fn request(url: &str) -> Request {
         headers: HeaderMap::new(),
         body: Body::Empty,
         redirect: Default::default(),
+        answer: Default::default(),
     }
 }
 
@@ -522,6 +523,7 @@ fn response(status: u16, body: Body) -> Response {
         headers: HeaderMap::new(),
         body,
         url: String::new(),
+        encoding: Default::default(),
         redirected: false,
     }
 }
