@@ -6,7 +6,7 @@ use v8::{Local, PinScope};
 
 use crate::convert;
 use crate::host::Failure;
-use crate::script::Script;
+use crate::stack;
 use crate::state::RealmState;
 
 /// Longest message and stack that leave a realm, in bytes: a thrown string may have half a GiB.
@@ -72,9 +72,8 @@ fn describe(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
     let name = property(scope, object, "name").unwrap_or_else(|| "Error".to_owned());
     let message = property(scope, object, "message").unwrap_or_default();
     let stack = property(scope, object, "stack").unwrap_or_default();
-    let state = RealmState::get(scope);
     Failure {
-        stack: mapped_stack(&state.script, &frames_only(&stack)),
+        stack: stack::frames_only(&stack),
         name,
         message,
         remote: flag(scope, object, "remote"),
@@ -93,7 +92,7 @@ pub(crate) fn load_failure(scope: &mut PinScope, thrown: Local<v8::Value>) -> Fa
         && let Some(place) = place
     {
         let state = RealmState::get(scope);
-        failure.stack = mapped_stack(&state.script, &format!("    at {place}"));
+        failure.stack = stack::mapped(&state.script, &format!("    at {place}"));
     }
     failure
 }
@@ -154,47 +153,4 @@ fn truncate(text: &mut String) {
         text.truncate(end);
         text.push('…');
     }
-}
-
-/// The lines `    at …` of a stack, without those of the runtime itself.
-fn frames_only(stack: &str) -> String {
-    let frames: Vec<&str> = stack
-        .lines()
-        .filter(|line| {
-            line.trim_start().starts_with("at ") && !line.contains(crate::snapshot::RUNTIME_PREFIX)
-        })
-        .collect();
-    frames.join("\n")
-}
-
-/// The stack with every position that a source map of the script covers turned back.
-pub(crate) fn mapped_stack(script: &Script, stack: &str) -> String {
-    if !script.has_source_maps() {
-        return stack.to_owned();
-    }
-    let lines: Vec<String> = stack.lines().map(|line| mapped_line(script, line)).collect();
-    lines.join("\n")
-}
-
-/// `    at name (file:line:column)` or `    at file:line:column`.
-fn mapped_line(script: &Script, line: &str) -> String {
-    let (head, location, tail) = match line.rfind('(') {
-        Some(open) if line.ends_with(')') => (&line[..=open], &line[open + 1..line.len() - 1], ")"),
-        _ => match line.find("at ") {
-            Some(at) => (&line[..at + 3], &line[at + 3..], ""),
-            None => return line.to_owned(),
-        },
-    };
-    let mapped = split_position(location)
-        .and_then(|(file, row, column)| script.original_position(file, row, column));
-    match mapped {
-        Some((file, row, column)) => format!("{head}{file}:{row}:{column}{tail}"),
-        None => line.to_owned(),
-    }
-}
-
-fn split_position(location: &str) -> Option<(&str, u32, u32)> {
-    let (rest, column) = location.rsplit_once(':')?;
-    let (file, row) = rest.rsplit_once(':')?;
-    Some((file, row.parse().ok()?, column.parse().ok()?))
 }

@@ -20,6 +20,7 @@ pub mod ops;
 mod realm;
 mod script;
 mod snapshot;
+mod stack;
 mod state;
 pub mod storage;
 mod turn;

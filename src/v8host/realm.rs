@@ -97,6 +97,9 @@ impl Realm {
             .heap_limits(0, limits.heap_bytes_max);
         let mut isolate = v8::Isolate::new(params);
         turn::configure(&mut isolate);
+        if script.has_source_maps() {
+            isolate.set_prepare_stack_trace_callback(crate::stack::prepare);
+        }
         Memory::watch_heap(&memory, &mut isolate);
         let watchdog = Slot::register(isolate.thread_safe_handle());
         let (inside, state) = {

@@ -99,8 +99,22 @@ fn stacks_show_places_in_the_source_that_was_bundled() {
         Realm::new(&Arc::new(script), Limits::default()).map(drop).expect_err("it throws")
     };
     let module = || Module::new("index.js", ModuleKind::EsModule, "export default {};\nnull.x;");
-    let text = made(module().with_source_map(json)).to_string();
+    let text = made(module().with_source_map(json.clone())).to_string();
     assert!(text.contains("src/main.ts:41:3") && !text.contains("index.js"), "{text}");
+    // Code of the script reads the same, and makes stacks of its own as with V8 alone.
+    let seen = |source: &str| {
+        let module = Module::new("index.js", ModuleKind::EsModule, source.to_owned());
+        made(module.with_source_map(json.clone())).to_string()
+    };
+    let text = seen("export default {};\ntry { null.x } catch (e) { throw 'seen ' + e.stack }");
+    assert!(text.contains("seen TypeError: Cannot read properties of null"), "{text}");
+    assert!(text.contains("    at src/main.ts:41:3") && !text.contains("index.js"), "{text}");
+    let hook = "Error.prepareStackTrace = (e, sites) => `${e.message} by ${sites.length}`;";
+    let text = seen(&format!("{hook}\nthrow 'made: ' + new Error('x').stack"));
+    assert!(text.contains("made: x by 1"), "{text}");
+    let hook = "Error.prepareStackTrace = () => { throw 1 };";
+    let text = seen(&format!("{hook}\nthrow 'made: ' + new Error('x').stack"));
+    assert!(text.contains("made: Error: x\n    at src/main.ts:41:3"), "{text}");
     // A map that makes no sense hides nothing.
     let text = made(module().with_source_map("{ no map")).to_string();
     assert!(text.contains("TypeError") && text.contains("index.js:2:6"), "{text}");
