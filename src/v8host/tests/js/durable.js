@@ -98,6 +98,8 @@ test('ids', (env) => {
   assertEquals(id.name, 'hello');
   assertEquals(id.jurisdiction, undefined);
   assertEquals(JSON.stringify(id), '{"name":"hello"}');
+  assertThrows(() => { id.name = 'other'; }, TypeError, /read only property 'name'/);
+  assertThrows(() => { id.jurisdiction = 'eu'; }, TypeError, /read only/);
   assert(id.equals(ns.idFromString(id.toString().toUpperCase())) && !id.equals(ns.idFromName('other')));
   assertEquals(ns.idFromString(id.toString()).name, undefined);
   const unique = ns.newUniqueId();
@@ -117,6 +119,8 @@ test('ids', (env) => {
 
 test('a stub reaches its object', async (env) => {
   const stub = env.COUNTER.getByName('reach');
+  assertEquals(stub.name, 'reach');
+  for (const name of ['name', 'id']) assertThrows(() => { stub[name] = 'other'; }, TypeError, /read only/);
   assertEquals(stub.name, 'reach');
   assertEquals(String(stub.id), String(env.COUNTER.idFromName('reach')));
   assertEquals(await text(stub.fetch('http://x/add')), '1');
