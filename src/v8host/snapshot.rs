@@ -32,6 +32,7 @@ const FILES: &[(&str, &str)] = &[
     ("streams_transform.js", include_str!("js/streams_transform.js")),
     ("crypto.js", include_str!("js/crypto.js")),
     ("encoding_streams.js", include_str!("js/encoding_streams.js")),
+    ("compression_streams.js", include_str!("js/compression_streams.js")),
     ("blob.js", include_str!("js/blob.js")),
     ("formdata.js", include_str!("js/formdata.js")),
     ("inspect.js", include_str!("js/inspect.js")),

@@ -1,6 +1,7 @@
 //! Native functions of the Workers APIs: one file for each API, gathered in [`ALL`].
 
 pub mod alarm;
+pub mod compression;
 pub mod crypto;
 pub mod durable;
 pub mod encoding;
@@ -19,6 +20,7 @@ use crate::ops::Op;
 pub(crate) const ALL: &[&[Op]] = &[
     host::OPS,
     alarm::OPS,
+    compression::OPS,
     crypto::OPS,
     durable::OPS,
     encoding::OPS,

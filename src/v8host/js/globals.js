@@ -112,7 +112,7 @@ function missingObject(name, members) {
 
 const CLASSES = [
   'WebSocket', 'WebSocketPair', 'HTMLRewriter', 'EventSource', 'MessageChannel', 'MessagePort', 'MessageEvent', 'CloseEvent',
-  'CompressionStream', 'DecompressionStream', 'URLPattern', 'CryptoKey', 'Cache', 'CacheStorage', 'setImmediate',
+  'URLPattern', 'CryptoKey', 'Cache', 'CacheStorage', 'setImmediate',
   'clearImmediate',
 ];
 for (const name of CLASSES) if (!(name in globalThis)) missingClass(name);
