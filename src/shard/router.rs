@@ -30,12 +30,34 @@ const WAITING_MAX: usize = 32_768;
 
 /// What shards tell each other. Boxed on the way, so that the queues stay small.
 pub(crate) enum Message {
-    Fetch { call: u64, target: Target, request: WireRequest, via: Via },
-    Answer { call: u64, outcome: Result<WireResponse, Failure> },
-    Refuse { call: u64, why: Refusal },
-    Pull { stream: u64 },
-    Cancel { stream: u64 },
-    Chunk { stream: u64, chunk: Result<Option<Bytes>, Failure> },
+    Fetch {
+        call: u64,
+        target: Target,
+        request: WireRequest,
+        via: Via,
+    },
+    /// Nobody waits for the answer any more.
+    Abandon {
+        call: u64,
+    },
+    Answer {
+        call: u64,
+        outcome: Result<WireResponse, Failure>,
+    },
+    Refuse {
+        call: u64,
+        why: Refusal,
+    },
+    Pull {
+        stream: u64,
+    },
+    Cancel {
+        stream: u64,
+    },
+    Chunk {
+        stream: u64,
+        chunk: Result<Option<Bytes>, Failure>,
+    },
 }
 
 pub(crate) struct WireRequest {
@@ -69,7 +91,8 @@ type SharedSink = Rc<RefCell<Sink>>;
 #[derive(Default)]
 pub(crate) struct Peers {
     ways: Vec<Option<Rc<Way>>>,
-    calls: RefCell<FxHashMap<u64, Reply>>,
+    /// By number: which peer was asked, and who gets the answer.
+    calls: RefCell<FxHashMap<u64, (usize, Reply)>>,
     next_call: StdCell<u64>,
     exports: RefCell<FxHashMap<u64, Option<Pieces>>>,
     next_export: StdCell<u64>,
@@ -153,7 +176,7 @@ pub(crate) fn send_fetch(
     }
     let call = peers.next_call.get();
     peers.next_call.set(call + 1);
-    peers.calls.borrow_mut().insert(call, reply);
+    peers.calls.borrow_mut().insert(call, (peer, reply));
     let request = WireRequest {
         method: asked.method,
         url: asked.url,
@@ -162,6 +185,16 @@ pub(crate) fn send_fetch(
         redirect: asked.redirect,
     };
     peers.send(peer, Message::Fetch { call, target, request, via });
+}
+
+/// Who asked another shard has given up. The answer comes all the same, and is dropped then.
+pub(crate) fn abandon(shard: &Rc<Shard>, is_asker: impl Fn(&Reply) -> bool) {
+    let peers = &shard.peers;
+    let calls = peers.calls.borrow();
+    let found = calls.iter().find(|(_, (_, reply))| is_asker(reply));
+    if let Some((&call, &(peer, _))) = found {
+        peers.send(peer, Message::Abandon { call });
+    }
 }
 
 impl Shard {
@@ -209,7 +242,7 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
             shard.fetch_cell(target, asked, reply, via);
         }
         Message::Answer { call, outcome } => {
-            let Some(reply) = peers.calls.borrow_mut().remove(&call) else { return };
+            let Some((_, reply)) = peers.calls.borrow_mut().remove(&call) else { return };
             reply.send(outcome.map(|response| Answered {
                 status: response.status,
                 status_text: response.status_text,
@@ -221,8 +254,12 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
             }));
         }
         Message::Refuse { call, why } => {
-            let Some(reply) = peers.calls.borrow_mut().remove(&call) else { return };
+            let Some((_, reply)) = peers.calls.borrow_mut().remove(&call) else { return };
             reply.refuse(why);
+        }
+        Message::Abandon { call } => {
+            let is_asker = |reply: &Reply| matches!(reply, Reply::Shard(_, from, number) if (*from, *number) == (peer, call));
+            let _over_already = shard.disconnect(is_asker);
         }
         Message::Pull { stream } => pull(shard, peer, stream),
         Message::Cancel { stream } => {

@@ -16,7 +16,7 @@ use celld_core::time::{Micros, Mono, Wall};
 use celld_core::wake::sleepers::{SLEEPERS_MAX, Sleepers};
 use celld_rt as rt;
 use celld_s3::Bucket;
-use celld_v8host::{Failure, LoadError, Realm, Script, Target};
+use celld_v8host::{CallId, Failure, LoadError, Realm, Script, Target};
 use rustc_hash::FxHashMap;
 
 use crate::body::{Asked, Outcome, failure};
@@ -267,6 +267,25 @@ impl Shard {
     /// The node's load is what its shards have in memory.
     fn tell_cells(&self) {
         self.status.has_cells(self.index, self.cells.borrow().len());
+    }
+
+    /// JavaScript that asked a cell has given up: the cell's event hears of it. It is looked for, as
+    /// most calls are not given up and pay nothing for it.
+    pub fn abandon(self: &Rc<Self>, asker: &Rc<Host>, call: CallId) {
+        let is_asker = |reply: &Reply| reply.is_of_call(asker, call);
+        if !self.disconnect(is_asker) {
+            crate::router::abandon(self, is_asker);
+        }
+    }
+
+    /// Tells the event whose answer is for who `is_asker` knows that nobody waits for it.
+    pub fn disconnect(&self, is_asker: impl Fn(&Reply) -> bool) -> bool {
+        let hosts = self.hosts.borrow().clone();
+        let found = hosts.iter().find_map(|host| Some((host, host.event_of(&is_asker)?)));
+        if let Some((host, event)) = found {
+            host.disconnected(event);
+        }
+        found.is_some()
     }
 
     /// The global `fetch`.

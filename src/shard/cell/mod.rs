@@ -395,6 +395,7 @@ impl Cell {
                 self.begin_alarm();
             }
             Err(why) => {
+                let why = Failure { remote: true, durable_object_reset: true, ..why };
                 let arrivals = std::mem::take(&mut self.state.borrow_mut().arrivals);
                 self.reset(&why);
                 fail(arrivals, &why);

@@ -111,6 +111,11 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
+    /// Whether it goes to this call of this realm.
+    pub fn is_of_call(&self, host: &Rc<Host>, call: CallId) -> bool {
+        matches!(self, Reply::Call(of, number) if *number == call && of.as_ptr() == Rc::as_ptr(host))
+    }
+
     /// Delivers the outcome; a receiver that has gone away does not want it.
     pub fn send(self, outcome: Outcome) {
         match self {
@@ -279,6 +284,13 @@ impl Host {
         for reply in replies {
             reply.send(Err(why.clone()));
         }
+    }
+
+    /// The event whose answer is for who `is_asker` knows.
+    pub fn event_of(&self, is_asker: impl Fn(&Reply) -> bool) -> Option<EventId> {
+        let table = self.table.borrow();
+        let mut events = table.events.iter();
+        events.find(|(_, event)| event.reply.as_ref().is_some_and(&is_asker)).map(|(id, _)| *id)
     }
 
     /// The client of an event has gone away.

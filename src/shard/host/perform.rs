@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use celld_rt as rt;
 use celld_v8host::{
-    CallId, CellSlot, Encoding, HostCall, Input, LogLevel, Origin, Request, TimerId,
+    CallId, CellSlot, Encoding, Failure, HostCall, Input, LogLevel, Origin, Request, TimerId,
 };
 use futures_lite::FutureExt as _;
 
@@ -57,13 +57,17 @@ impl Host {
     /// Performs a call whose gate is open.
     pub fn release(self: &Rc<Self>, call: HostCall) {
         match call {
-            HostCall::Respond { event, response, .. } => {
+            HostCall::Respond { event, response, cell } => {
                 let reply = {
                     let mut table = self.table.borrow_mut();
                     let Some(event) = table.events.get_mut(&event) else { return };
                     event.reply.take()
                 };
-                let outcome = response.map(|response| self.answered(response, event));
+                // Thrown by the code of a cell, which may run elsewhere.
+                let remote = cell.is_some();
+                let outcome = response
+                    .map(|response| self.answered(response, event))
+                    .map_err(|why| Failure { remote, ..why });
                 if let Some(reply) = reply {
                     reply.send(outcome);
                 }
@@ -72,6 +76,10 @@ impl Host {
             HostCall::Fetch { call, origin, request } => self.fetch_out(call, origin, request),
             HostCall::FetchCell { call, origin, stub: _, target, request } => {
                 let Some(shard) = self.shard.upgrade() else { return };
+                if !self.table.borrow().calls.contains_key(&call) {
+                    // Given up while the gate held it: nothing is sent.
+                    return;
+                }
                 let asked = self.asked(request, origin.event);
                 let reply = Reply::Call(Rc::downgrade(self), call);
                 shard.fetch_cell(target, asked, reply, Via::Client);
@@ -113,7 +121,12 @@ impl Host {
             }
             HostCall::Done { event } => self.done(event),
             HostCall::Abandon { call } => {
-                self.table.borrow_mut().calls.remove(&call);
+                // Dropped after the borrow. A task that works on the answer ends with it.
+                let waiting = self.table.borrow_mut().calls.remove(&call);
+                let asks_a_cell = waiting.is_some_and(|waiting| waiting.task.is_none());
+                if let (true, Some(shard)) = (asks_a_cell, self.shard.upgrade()) {
+                    shard.abandon(self, call);
+                }
             }
             HostCall::SetTimer { timer, origin, delay_ms } => {
                 self.set_timer(timer, origin, Duration::from_millis(delay_ms));
@@ -133,7 +146,9 @@ impl Host {
             HostCall::Unblock { cell, section, failure } => {
                 self.with_cell(cell, |cell| cell.unblock(self, section, failure));
             }
-            HostCall::AbortCell { cell, failure } => self.with_cell(cell, |c| c.reset(&failure)),
+            HostCall::AbortCell { cell, failure } => {
+                self.with_cell(cell, |c| c.reset(&Failure { remote: true, ..failure }));
+            }
             HostCall::Log { level, message, .. } => self.log(level, &message),
             HostCall::Uncaught { failure, .. } => {
                 eprintln!("Uncaught {}: {}\n{}", failure.name, failure.message, failure.stack);
