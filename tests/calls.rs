@@ -1,4 +1,5 @@
-//! Calls of cells: what an error tells, and what a cell hears of a caller who has gone. The marks of errors are those that workerd sets.
+//! Calls of cells: how many there may be, what an error tells, and what a cell hears of a caller who
+//! has gone. The marks of errors are those that workerd sets.
 
 #[expect(dead_code, reason = "each file of tests uses its part of it")]
 #[path = "support/raw_http.rs"]
@@ -6,6 +7,17 @@ mod raw_http;
 
 use raw_http::{Dev, wait_for};
 use serde_json::json;
+
+#[test]
+fn an_event_sends_as_many_requests_as_the_configuration_lets_it() {
+    let dev = Dev::start("calls", 2);
+    for who in ["", "&cell=c"] {
+        let many = |n: u32| dev.text(&format!("/many?n={n}{who}"));
+        assert_eq!(many(20), "20 sent");
+        assert_eq!(many(21), "20 Error: Too many subrequests.", "each event has its own count");
+        assert_eq!(many(20), "20 sent");
+    }
+}
 
 #[test]
 fn errors_of_a_cells_code_are_marked_as_remote() {

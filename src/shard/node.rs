@@ -571,6 +571,7 @@ fn script_of(deployment: Deployment) -> Script {
         compatibility_date: manifest.compatibility_date,
         compatibility_flags: manifest.compatibility_flags,
         turn_cpu_max: manifest.limits.cpu_ms.map(|ms| Duration::from_millis(ms.into())),
+        subrequests_max: manifest.limits.subrequests,
         vars: manifest.vars,
         secrets: Vec::new(),
         durable_objects: manifest.durable_objects.into_iter().map(binding).collect(),

@@ -22,6 +22,8 @@ pub struct Script {
     pub compatibility_date: String,
     /// CPU time of one turn, if the configuration limits it.
     pub turn_cpu_max: Option<Duration>,
+    /// Requests that one event may send, to the network and to cells, if the configuration says.
+    pub subrequests_max: Option<u32>,
     /// Flags as in the configuration.
     pub compatibility_flags: Vec<String>,
     /// `vars`: text and JSON values.

@@ -20,6 +20,9 @@ use crate::op;
 use crate::ops::Op;
 use crate::state::RealmState;
 
+/// Requests that one event sends, unless the configuration says otherwise: as paid Workers.
+const SUBREQUESTS_MAX: u32 = 1_000;
+
 /// The native functions of this file.
 pub const OPS: &[Op] = &[
     op!("origin_get", origin_get),
@@ -34,6 +37,7 @@ pub const OPS: &[Op] = &[
     op!("fetch", fetch),
     op!("fetch_cell", fetch_cell),
     op!("abandon", abandon),
+    op!("subrequests_max", subrequests_max),
     op!("set_timer", set_timer),
     op!("clear_timer", clear_timer),
     op!("stream_new", stream_new),
@@ -181,6 +185,12 @@ fn request_of(scope: &mut PinScope, args: &FunctionCallbackArguments, at: i32) -
 
 fn encoding_of(manual: Local<v8::Value>) -> Encoding {
     if manual.is_true() { Encoding::Manual } else { Encoding::Automatic }
+}
+
+/// `subrequests_max()`: how many requests one event may send.
+fn subrequests_max(scope: &mut PinScope, _args: FunctionCallbackArguments, mut rv: ReturnValue) {
+    let configured = RealmState::get(scope).script.subrequests_max;
+    rv.set_uint32(configured.unwrap_or(SUBREQUESTS_MAX));
 }
 
 /// `abandon(call)`

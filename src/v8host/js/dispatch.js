@@ -19,6 +19,7 @@ class EventState {
     this.cell = cell;
     this.pending = 1;
     this.passThrough = false;
+    this.subrequests = 0;
   }
 }
 

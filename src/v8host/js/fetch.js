@@ -167,6 +167,18 @@ class Call extends Deferred {
 
 // --- Requests.
 
+/** What one event may send; asked for once, as the start-up snapshot does not know it. */
+let subrequestsMax = -1;
+
+/** One more request of the event that runs. */
+function count() {
+  const event = frame()?.state;
+  if (event === undefined) return;
+  if (subrequestsMax < 0) subrequestsMax = ops.subrequests_max();
+  if (event.subrequests >= subrequestsMax) throw new Error('Too many subrequests.');
+  event.subrequests++;
+}
+
 /** Requests go out without the fragment. */
 function withoutFragment(url) {
   const at = indexOf(url, '#');
@@ -184,6 +196,7 @@ function send(input, init, stub) {
   const manual = !asIs && R.manual(request);
   const signal = R.signal(request);
   if (signal !== null && rt.abort.aborted(signal)) return rejectedWith(rt.abort.reason(signal));
+  count();
   B.send(request, null);
   const url = withoutFragment(R.url(request));
   const list = B.listOrNone(request);
@@ -207,6 +220,7 @@ function fetch(input, init = undefined) {
     }
     if (typeof input === 'string' && init === undefined) {
       const url = withoutFragment(R.urlOf(input));
+      count();
       return new Call(network('GET', url, undefined, B.NONE, undefined, -1, 0, false), null, null, false).promise;
     }
     return send(input, init, null);
