@@ -46,7 +46,7 @@ fn take_over(node: &Node, cell: &Cell) {
 }
 
 /// Asserts that the node fenced itself, and said why in one line.
-fn assert_fenced(status: ExitStatus, log: &str, reason: &str) {
+pub(super) fn assert_fenced(status: ExitStatus, log: &str, reason: &str) {
     assert_eq!(status.code(), Some(FENCED), "{log}");
     let lines: Vec<_> = log.lines().filter(|line| line.contains("SELF-FENCE")).collect();
     let [line] = lines[..] else { panic!("{lines:?} in:\n{log}") };
