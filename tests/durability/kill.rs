@@ -17,6 +17,8 @@ const CELLS: usize = 4;
 const ROUNDS_OF_A_CELL: u64 = 8;
 /// Rounds, unless `CELLD_TEST_KILL_ROUNDS` says another number.
 const ROUNDS: u64 = 200;
+/// A node that has lost its state directory waits for the lease of its earlier life.
+const TTL_MS: &str = "4000";
 /// The longest that a node lives before it is killed.
 const LIFE_US_MAX: u64 = 400_000;
 
@@ -45,7 +47,7 @@ fn no_acknowledged_and_no_seen_write_is_lost_by_sigkill() {
     let _machine = super::alone();
     let mut rng = Rng::from_environment("the rounds of SIGKILL");
     let site = Site::new();
-    let mut plan = site.node("n");
+    let mut plan = site.node("n").variable("CELLD_TTL_MS", TTL_MS);
     let mut cells: Vec<Arc<Cell>> = Vec::new();
     let mut node = plan.start();
     for round in 0..rounds() {
