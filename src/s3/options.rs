@@ -7,8 +7,8 @@ use std::time::Duration;
 /// nothing of it.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// `http://host:port` or `https://host`: another server than the dialect's own. The name of
-    /// the bucket is then in the path.
+    /// `http://host:port` or `https://host`: another server than the dialect's own, or the one
+    /// that the environment names. The name of the bucket is then in the path.
     pub endpoint: Option<String>,
     /// The region that signatures name. `auto` for stores that have none.
     pub region: Option<String>,
@@ -40,8 +40,8 @@ impl std::fmt::Debug for StaticKeys {
 }
 
 impl OpenOptions {
-    /// What the environment says: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, `S3_ENDPOINT`;
-    /// `AWS_REGION`, `AWS_DEFAULT_REGION`; `AWS_CA_BUNDLE`.
+    /// What the environment says for all stores: `AWS_REGION`, `AWS_DEFAULT_REGION`;
+    /// `AWS_CA_BUNDLE`. Endpoints are each dialect's own.
     pub fn from_environment() -> Self {
         Self::from_variables(|name| std::env::var(name).ok())
     }
@@ -51,7 +51,7 @@ impl OpenOptions {
             names.iter().filter_map(|name| get(name)).find(|value| !value.is_empty())
         };
         Self {
-            endpoint: first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT"]),
+            endpoint: None,
             region: first(&["AWS_REGION", "AWS_DEFAULT_REGION"]),
             ca_file: first(&["AWS_CA_BUNDLE"]).map(PathBuf::from),
             keys: None,
@@ -94,13 +94,10 @@ mod tests {
     #[test]
     fn the_most_special_variable_wins_and_empty_ones_do_not_count() {
         let options = OpenOptions::from_variables(|name| match name {
-            "AWS_ENDPOINT_URL_S3" => Some(String::new()),
-            "AWS_ENDPOINT_URL" => Some("http://a".into()),
-            "S3_ENDPOINT" => Some("http://b".into()),
+            "AWS_REGION" => Some(String::new()),
             "AWS_DEFAULT_REGION" => Some("eu-1".into()),
             _ => None,
         });
-        assert_eq!(options.endpoint.as_deref(), Some("http://a"));
         assert_eq!(options.region.as_deref(), Some("eu-1"));
         assert_eq!(options.ca_file, None);
     }

@@ -12,6 +12,8 @@ mod attempt;
 mod clock;
 mod credentials;
 mod dialect;
+mod endpoint;
+mod gs;
 mod large;
 mod listing;
 mod metrics;
@@ -35,7 +37,6 @@ use clock::Offset;
 use credentials::{Environment, Signer, SignerKind, Sources};
 use dialect::Dialect;
 use metrics::Metrics;
-use s3::S3;
 
 pub use metrics::{StoreMetrics, VERBS, Verb};
 
@@ -79,12 +80,17 @@ impl Remote {
     /// The options make no sense, or a file that they name cannot be read.
     pub fn open(location: &RemoteLocation, options: &OpenOptions) -> Result<Self, OpenError> {
         let url = location.url();
+        let environment = Environment::of_process();
         let (dialect, signer): (Box<dyn Dialect>, SignerKind) = match location.scheme {
             Scheme::S3 => {
-                let (dialect, region) = s3(location, options)?;
-                (Box::new(dialect), SignerKind::S3 { region })
+                let (dialect, signer) = endpoint::s3(location, options, &environment)?;
+                (Box::new(dialect), signer)
             }
-            Scheme::Gs | Scheme::Az => {
+            Scheme::Gs => {
+                let (dialect, signer) = endpoint::gs(location, options, &environment)?;
+                (Box::new(dialect), signer)
+            }
+            Scheme::Az => {
                 return Err(OpenError::NotBuilt { url, scheme: location.scheme.name().to_owned() });
             }
         };
@@ -99,11 +105,7 @@ impl Remote {
                 fault(format!("the authorities' file {} {error}", path.display()))
             })?,
         };
-        let sources = Sources {
-            environment: Environment::of_process(),
-            tls: tls.clone(),
-            keys: options.keys.clone(),
-        };
+        let sources = Sources { environment, tls: tls.clone(), keys: options.keys.clone() };
         let health = Health::new(attempt::now());
         Ok(Self {
             url,
@@ -179,58 +181,6 @@ impl Call<'_> {
         }
         Ok(())
     }
-}
-
-/// The dialect of an `s3://` bucket, and its region.
-fn s3(location: &RemoteLocation, options: &OpenOptions) -> Result<(S3, String), OpenError> {
-    let RemoteLocation { name, prefix, .. } = location;
-    let fault = |what: String| OpenError::Option { url: location.url(), what };
-    if name.ends_with("--x-s3") {
-        let what = "it is a directory bucket (S3 Express), which is signed for in another way; use \
-                    a general purpose bucket";
-        return Err(fault(what.to_owned()));
-    }
-    let region = options.region.clone();
-    if let Some(endpoint) = &options.endpoint {
-        let origin = endpoint_origin(endpoint).map_err(fault)?;
-        let region = region.unwrap_or_else(|| region_of(&origin));
-        return Ok((S3::new(origin, name, prefix, true, false), region));
-    }
-    let region = region.ok_or_else(|| {
-        fault("its region is not known: say --region REGION or set AWS_REGION".to_owned())
-    })?;
-    let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
-    let host = format!("s3.{region}.amazonaws.com{suffix}");
-    // A certificate's wildcard covers no dots.
-    let path_style = name.contains('.');
-    let origin =
-        if path_style { format!("https://{host}") } else { format!("https://{name}.{host}") };
-    Ok((S3::new(origin, name, prefix, path_style, true), region))
-}
-
-/// The region that a store without regions wants in signatures.
-fn region_of(origin: &str) -> String {
-    let auto = [".r2.cloudflarestorage.com", ".tigris.dev", "storage.googleapis.com"];
-    if auto.iter().any(|host| origin.ends_with(host)) { "auto" } else { "us-east-1" }.to_owned()
-}
-
-/// `http[s]://host[:port]` without a slash at the end.
-fn endpoint_origin(endpoint: &str) -> Result<String, String> {
-    let bad = |what: &str| format!("its endpoint {endpoint:?} {what}; write https://host[:port]");
-    let uri: Uri = endpoint.parse().map_err(|_| bad("is no URL"))?;
-    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-        return Err(bad("has no scheme or no host"));
-    };
-    if !matches!(scheme, "http" | "https") {
-        return Err(bad("is neither http nor https"));
-    }
-    if authority.as_str().contains('@') {
-        return Err(bad("has a user's name"));
-    }
-    if uri.path() != "/" || uri.query().is_some() {
-        return Err(bad("has a path"));
-    }
-    Ok(format!("{scheme}://{authority}"))
 }
 
 /// A proxy between us and the store would be asked for each request, and we do not speak to one.

@@ -49,7 +49,6 @@ pub(crate) enum SignerKind {
         region: String,
     },
     /// Google Cloud Storage.
-    #[cfg_attr(not(test), expect(dead_code, reason = "its dialect comes next"))]
     Gcs,
     /// Azure Blob Storage.
     #[cfg_attr(not(test), expect(dead_code, reason = "its dialect comes next"))]
