@@ -20,17 +20,6 @@ pub enum OpenError {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// A dialect that exists and that this version does not speak.
-    #[error(
-        "the bucket's URL {url:?}: {scheme}:// is not built yet; this version knows s3:// and \
-         file://"
-    )]
-    NotBuilt {
-        /// As it was given.
-        url: String,
-        /// Its scheme.
-        scheme: String,
-    },
     /// The URL is sound, and what stands beside it is not: endpoint, region, files, environment.
     #[error("the bucket {url}: {what}")]
     Option {

@@ -91,9 +91,9 @@ impl Bucket {
         Self::open_with(url, &OpenOptions::from_environment())
     }
 
-    /// Opens the bucket at `url`: `s3://NAME[/PREFIX]`, or `file:///absolute/path`,
-    /// percent-encoded. A directory is made if it is missing; a store is not asked for anything
-    /// yet. Blocks for some milliseconds: call it before serving.
+    /// Opens the bucket at `url`: `s3://NAME[/PREFIX]`, `gs://…`, `az://…`, or
+    /// `file:///absolute/path`, percent-encoded. A directory is made if it is missing; a store is
+    /// not asked for anything yet. Blocks for some milliseconds: call it before serving.
     ///
     /// # Errors
     /// The URL is not one of a known dialect, the options make no sense, or the place cannot be

@@ -60,7 +60,6 @@ pub(crate) enum Code {
     /// The guard did not hold.
     Precondition,
     /// The guard was that there is none, and there is one.
-    #[expect(dead_code, reason = "a word of dialects to come")]
     Exists,
     /// Another write of the same object was under way: it has not applied.
     Conflict,

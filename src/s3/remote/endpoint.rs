@@ -3,7 +3,8 @@
 
 use http::Uri;
 
-use super::credentials::{Environment, SignerKind};
+use super::az::Azure;
+use super::credentials::{Connection, Environment, SignerKind};
 use super::gs::Gcs;
 use super::s3::S3;
 use crate::error::OpenError;
@@ -55,6 +56,70 @@ pub(super) fn gs(
     let origin = origin(location, options, env, &["STORAGE_EMULATOR_HOST"])?;
     let origin = origin.unwrap_or_else(|| GOOGLE.to_owned());
     Ok((Gcs::new(origin, name, prefix), SignerKind::Gcs))
+}
+
+/// An `az://` container: of the account that `--endpoint`, a connection string or
+/// `AZURE_STORAGE_ACCOUNT` names.
+pub(super) fn az(
+    location: &RemoteLocation,
+    options: &OpenOptions,
+    env: &Environment,
+) -> Result<(Azure, SignerKind), OpenError> {
+    let RemoteLocation { name, prefix, .. } = location;
+    let fault = |what: String| OpenError::Option { url: location.url(), what };
+    let connection = Connection::of(env).map_err(fault)?;
+    let endpoint = options.endpoint.as_ref().or(connection.endpoint.as_ref());
+    let place = match endpoint {
+        None => None,
+        Some(text) => Some(blob_endpoint(text).map_err(|what| {
+            let form = "https://ACCOUNT.blob.core.windows.net or http://host:port/ACCOUNT";
+            fault(format!("its endpoint {text:?} {what}; write {form}"))
+        })?),
+    };
+    let given = options.keys.as_ref().map(|keys| keys.id.clone());
+    let in_endpoint = || place.as_ref().and_then(|place| place.account.clone());
+    let account = given.or(connection.account).or_else(in_endpoint).ok_or_else(|| {
+        fault(
+            "its account is not known: set AZURE_STORAGE_ACCOUNT, or say --endpoint \
+               https://ACCOUNT.blob.core.windows.net"
+                .to_owned(),
+        )
+    })?;
+    let (origin, base) = match place {
+        None => (format!("https://{account}.blob.core.windows.net"), String::new()),
+        Some(BlobEndpoint { origin, is_path_style: true, .. }) => (origin, format!("/{account}")),
+        Some(BlobEndpoint { origin, is_path_style: false, .. }) => (origin, String::new()),
+    };
+    Ok((Azure::new(origin, &base, name, prefix), SignerKind::Azure { account }))
+}
+
+struct BlobEndpoint {
+    origin: String,
+    account: Option<String>,
+    /// The account stands in the path, as on emulators.
+    is_path_style: bool,
+}
+
+fn blob_endpoint(text: &str) -> Result<BlobEndpoint, &'static str> {
+    let uri: Uri = text.parse().map_err(|_| "is no URL")?;
+    let path = uri.path().trim_matches('/').to_owned();
+    if path.contains('/') {
+        return Err("has a path of more than an account");
+    }
+    let mut bare = uri.clone().into_parts();
+    bare.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
+    if uri.query().is_some() {
+        return Err("has a query");
+    }
+    let bare = Uri::from_parts(bare).map_err(|_| "has no scheme or no host")?;
+    let origin = origin_of(&bare.to_string())?;
+    let host = uri.host().unwrap_or_default();
+    if !path.is_empty() {
+        return Ok(BlobEndpoint { origin, account: Some(path), is_path_style: true });
+    }
+    let is_address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    let account = host.split_once(".blob.").map(|(account, _)| account.to_owned());
+    Ok(BlobEndpoint { origin, account, is_path_style: is_address || host == "localhost" })
 }
 
 /// What is said about the endpoint, by an option or by the first of the settings that has a value.
@@ -191,5 +256,49 @@ mod tests {
         let emulator = [("STORAGE_EMULATOR_HOST", "http://a:9/")];
         assert_eq!(at(None, &emulator), "http://a:9");
         assert_eq!(at(Some("https://b"), &emulator), "https://b");
+    }
+
+    #[test]
+    fn a_container_is_in_the_account_that_is_named_first() {
+        let at = |endpoint, settings: &[(&str, &str)]| {
+            let location = location(Scheme::Az, "c1c");
+            let (dialect, kind) = az(&location, &options(endpoint, None), &env(settings))?;
+            let SignerKind::Azure { account } = kind else { panic!("{kind:?}") };
+            let target = dialect.delete("k").target;
+            Ok::<_, OpenError>((format!("{}{target}", dialect.origin()), account))
+        };
+        let account = ("AZURE_STORAGE_ACCOUNT", "a1");
+        let string = "AZURE_STORAGE_CONNECTION_STRING";
+        let emulator = (string, "UseDevelopmentStorage=true");
+        for (endpoint, settings, url, wanted) in [
+            (None, &[account][..], "https://a1.blob.core.windows.net/c1c/k", "a1"),
+            (
+                None,
+                &[account, emulator],
+                "http://127.0.0.1:10000/devstoreaccount1/c1c/k",
+                "devstoreaccount1",
+            ),
+            (
+                Some("https://a2.blob.core.windows.net/"),
+                &[],
+                "https://a2.blob.core.windows.net/c1c/k",
+                "a2",
+            ),
+            (Some("https://blobs.example"), &[account], "https://blobs.example/c1c/k", "a1"),
+            (Some("http://127.0.0.1:9/x1"), &[], "http://127.0.0.1:9/x1/c1c/k", "x1"),
+            (Some("http://[::1]:9"), &[account], "http://[::1]:9/a1/c1c/k", "a1"),
+        ] {
+            let found = at(endpoint, settings).expect(url);
+            assert_eq!(found, (url.to_owned(), wanted.to_owned()));
+        }
+        for (endpoint, settings) in [
+            (None, &[][..]),
+            (Some("https://blobs.example"), &[]),
+            (Some("https://a/b/c"), &[account]),
+            (Some("a1"), &[account]),
+            (None, &[(string, "nonsense")]),
+        ] {
+            assert!(at(endpoint, settings).is_err(), "{endpoint:?} {settings:?}");
+        }
     }
 }

@@ -9,6 +9,7 @@
 
 mod answer;
 mod attempt;
+mod az;
 mod clock;
 mod credentials;
 mod dialect;
@@ -91,7 +92,8 @@ impl Remote {
                 (Box::new(dialect), signer)
             }
             Scheme::Az => {
-                return Err(OpenError::NotBuilt { url, scheme: location.scheme.name().to_owned() });
+                let (dialect, signer) = endpoint::az(location, options, &environment)?;
+                (Box::new(dialect), signer)
             }
         };
         let fault = |what: String| OpenError::Option { url: url.clone(), what };

@@ -9,6 +9,8 @@ use quick_xml::events::{BytesRef, Event};
 
 /// The longest text that is taken from an element.
 const TEXT_BYTES_MAX: usize = 16 << 10;
+/// Behind the name of an element whose text is percent-encoded.
+pub(crate) const ENCODED: &str = "@Encoded";
 /// The deepest nesting that is followed.
 const DEPTH_MAX: usize = 16;
 
@@ -59,6 +61,8 @@ pub(crate) fn error(text: &[u8]) -> Option<ErrorBody> {
 
 /// Reads a document and shows each element at its end: the names that lead to it, joined by
 /// slashes, and its text, which is empty for one with elements inside. Returns the root's name.
+/// The only attribute that is read is Azure's `Encoded="true"`: it is shown as [`ENCODED`] behind
+/// the element's name.
 ///
 /// # Errors
 /// It is not well-formed, or what `seen` says.
@@ -74,6 +78,10 @@ pub(crate) fn walk(
         match reader.read_event().map_err(|_| XmlFault::Malformed)? {
             Event::Start(start) => {
                 open.enter(start.local_name().as_ref(), &mut root)?;
+                let encoded = start.try_get_attribute("Encoded");
+                if encoded.is_ok_and(|found| found.is_some_and(|found| &*found.value == "true")) {
+                    open.path.push_str(ENCODED);
+                }
             }
             Event::Empty(empty) => {
                 open.enter(empty.local_name().as_ref(), &mut root)?;

@@ -30,6 +30,7 @@ use event_listener::Event;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 
+pub(crate) use azure::Connection;
 use cache::{Answer, Cache, Now};
 pub(crate) use context::Environment;
 use shared_key::SharedKey;
@@ -51,7 +52,6 @@ pub(crate) enum SignerKind {
     /// Google Cloud Storage.
     Gcs,
     /// Azure Blob Storage.
-    #[cfg_attr(not(test), expect(dead_code, reason = "its dialect comes next"))]
     Azure {
         /// The storage account.
         account: String,
