@@ -1,5 +1,6 @@
 //! Sending: one attempt, and the attempts of a verb.
 
+use std::io;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -17,6 +18,7 @@ use hyper::body::{Body as _, Incoming};
 
 use super::answer::{Answer, Failure, Refusal};
 use super::clock::http_date;
+use super::credentials::CredentialError;
 use super::dialect::{Ask, Code};
 use super::metrics::Verb;
 use super::{Call, Remote, pool};
@@ -191,7 +193,10 @@ impl Call<'_> {
         let sent_ms = rt::wall_ms();
         let signed_ms = sent_ms.saturating_add_signed(remote.skew_ms.load(Ordering::Relaxed));
         let signed = remote.signer.sign(&mut parts, &ask.body, signed_ms).await;
-        signed.map_err(|error| unsigned(&error))?;
+        signed.map_err(|error| match error {
+            CredentialError::Lapsed(text) => Failure::NotSent(io::Error::other(&*text)),
+            CredentialError::Unavailable(_) | CredentialError::Unsignable(_) => unsigned(&error),
+        })?;
         if let Some(target) = parts.uri.path_and_query().cloned() {
             parts.uri = Uri::from(target);
         }

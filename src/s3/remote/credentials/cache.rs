@@ -110,6 +110,9 @@ impl Cache {
             }
             // One that is good stays: the source has trouble, and the store may have none. The
             // 403 that made us doubt it may have been about the object.
+            Err(CredentialError::Unavailable(text)) if self.held.is_some() => {
+                self.failure = Some((now.mono_ms, CredentialError::Lapsed(text)));
+            }
             Err(error) => self.failure = Some((now.mono_ms, error)),
         }
     }
@@ -222,7 +225,8 @@ mod tests {
         assert!(matches!(cache.ask(at(3_589)), Answer::UseAndLoad(_)));
         assert!(matches!(cache.ask(at(3_590)), Answer::Wait));
         cache.loaded(at(3_591), broken("no route"));
-        assert!(matches!(cache.ask(at(3_591)), Answer::Failed(_)));
+        // Not as if there had never been one.
+        assert!(matches!(cache.ask(at(3_591)), Answer::Failed(CredentialError::Lapsed(_))));
         assert!(matches!(cache.ask(at(3_592)), Answer::Load), "a failure is believed for a second");
         cache.abandoned();
         assert!(matches!(cache.ask(at(3_592)), Answer::Load), "whoever loaded has gone away");

@@ -76,6 +76,10 @@ pub(crate) enum CredentialError {
     /// tried, how each ended, and what to set. An operator must act, or a server comes back.
     #[error("{0}")]
     Unavailable(Arc<str>),
+    /// There was a credential, it is over, and its source does not give the next one: it may be
+    /// back soon.
+    #[error("{0}")]
+    Lapsed(Arc<str>),
     /// The request cannot be signed: a fault of ours, or of a URL that was given.
     #[error("the request cannot be signed: it has {0}")]
     Unsignable(&'static str),
