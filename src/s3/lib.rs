@@ -195,6 +195,15 @@ impl Bucket {
         }
     }
 
+    /// Finds out whether the store lists in byte order, by keys below `prefix` of which a tree of
+    /// directories would list another first.
+    pub(crate) async fn learn_list_order(&self, prefix: &str) -> Result<(), StoreError> {
+        match &self.dialect {
+            Dialect::File(_) => Ok(()),
+            Dialect::Remote(remote) => self.call(remote, prefix).learn_order().await,
+        }
+    }
+
     fn call<'a>(&self, remote: &'a Arc<Remote>, key: &'a str) -> Call<'a> {
         Call { remote, lane: self.lane, limits: self.limits, key }
     }

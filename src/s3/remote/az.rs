@@ -226,6 +226,10 @@ impl Dialect for Azure {
     fn lists_in_byte_order(&self) -> bool {
         false
     }
+
+    fn lists_behind_keys(&self) -> bool {
+        false
+    }
 }
 
 /// Names of blocks of one blob are equally long, in base64.

@@ -134,6 +134,8 @@ pub(crate) trait Dialect: Send + Sync {
     fn code_header(&self) -> Option<HeaderName>;
     /// Whether listings are known to be in byte order, over pages too.
     fn lists_in_byte_order(&self) -> bool;
+    /// Whether a listing may begin behind a key.
+    fn lists_behind_keys(&self) -> bool;
     /// From now on, tags are sent without their quotes.
     fn set_bare_etags(&self) {}
 }

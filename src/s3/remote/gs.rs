@@ -139,6 +139,10 @@ impl Dialect for Gcs {
     fn lists_in_byte_order(&self) -> bool {
         true
     }
+
+    fn lists_behind_keys(&self) -> bool {
+        true
+    }
 }
 
 /// What a guard says. A version that is not one of ours is not the object's either.

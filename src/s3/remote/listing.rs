@@ -6,8 +6,12 @@
 //! into one answer is read to its end, from token to token, and the page is made of the smallest
 //! keys behind the wanted one. That costs requests and no memory, and only with more than 1,000
 //! keys below one prefix.
+//!
+//! Listings of Azure cannot begin behind a key. There the token of a page is kept for whoever asks
+//! for the next one; without it, what lies before is read again.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use http::Response;
@@ -16,7 +20,7 @@ use hyper::body::Incoming;
 use super::Call;
 use super::answer::Failure;
 use super::attempt::whole;
-use super::dialect::{From, Listing};
+use super::dialect::{Code, From, Listing};
 use super::metrics::Verb;
 use crate::error::StoreError;
 use crate::{Entry, PAGE_ENTRIES_MAX, Page, key};
@@ -25,6 +29,8 @@ use crate::{Entry, PAGE_ENTRIES_MAX, Page, key};
 const LISTING_BYTES_MAX: u64 = 8 << 20;
 /// Answers of one listing that is read to its end: a million keys.
 const ANSWERS_MAX: usize = 1_000;
+/// Listings under way whose tokens are kept.
+pub(super) const RESUMES_MAX: usize = 64;
 
 impl Call<'_> {
     /// The key of the call is the prefix.
@@ -34,15 +40,77 @@ impl Call<'_> {
         let in_order = &self.remote.in_byte_order;
         let after = after.filter(|after| !after.is_empty());
         if in_order.load(Ordering::Relaxed) {
-            let from = after.map_or(From::Start, From::After);
-            let listing = self.listing(from).await.map_err(fault)?;
-            match in_byte_order(listing, after) {
+            match self.list_in_order(after).await.map_err(fault)? {
                 Ok(page) => return Ok(page),
                 // Whoever said so was wrong.
-                Err(OutOfOrder) => in_order.store(false, Ordering::Relaxed),
+                Err(Misfit::OutOfOrder) => in_order.store(false, Ordering::Relaxed),
+                Err(Misfit::Undecided) => {}
             }
         }
         self.list_all(after).await.map_err(fault)
+    }
+
+    /// Looks at how the store lists what is below the key, which should tell orders apart.
+    pub async fn learn_order(&self) -> Result<(), StoreError> {
+        let listing = self.listing(From::Start).await;
+        let listing = listing.map_err(|failure| failure.into_error(self.key))?;
+        if listing.entries.is_sorted_by(|a, b| a.key < b.key) {
+            self.remote.trust_list_order();
+        }
+        Ok(())
+    }
+
+    /// Answers are pages, but for what lies before `after` where none can begin behind a key.
+    async fn list_in_order(&self, after: Option<&str>) -> Result<Result<Page, Misfit>, Failure> {
+        let dialect = &self.remote.dialect;
+        let begins_behind = after.is_none() || dialect.lists_behind_keys();
+        let token = after.filter(|_| !begins_behind).and_then(|after| self.resumed(after));
+        let mut order = Order { last: None, skip_to: after };
+        let mut listing = match (after, &token) {
+            (Some(key), _) if begins_behind => self.listing(From::After(key)).await?,
+            (_, Some(token)) => match self.listing(From::Token(token)).await {
+                // It is only a hint, and the store may have forgotten it.
+                Err(failure) if failure.code() == Some(Code::Other) => {
+                    self.listing(From::Start).await?
+                }
+                listing => listing?,
+            },
+            (_, None) => self.listing(From::Start).await?,
+        };
+        for _ in 0..ANSWERS_MAX {
+            let Ok(entries) = order.take(listing.entries) else {
+                return Ok(Err(Misfit::OutOfOrder));
+            };
+            let Some(token) = listing.next else { return Ok(Ok(Page { entries, more: false })) };
+            let Some(last) = entries.last() else {
+                listing = self.listing(From::Token(&token)).await?;
+                continue;
+            };
+            if !dialect.lists_in_byte_order() && !is_ordered_anyhow(&last.key) {
+                return Ok(Err(Misfit::Undecided));
+            }
+            if !dialect.lists_behind_keys() {
+                self.resume_at(&last.key, token);
+            }
+            return Ok(Ok(Page { entries, more: true }));
+        }
+        Err(Failure::Broken("a listing has no end".to_owned()))
+    }
+
+    fn resumed(&self, after: &str) -> Option<String> {
+        let mut resumes = self.remote.resumes.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = |resume: &Resume| resume.prefix == self.key && resume.after == after;
+        let place = resumes.iter().position(wanted)?;
+        resumes.remove(place).map(|resume| resume.token)
+    }
+
+    fn resume_at(&self, after: &str, token: String) {
+        let (prefix, after) = (self.key.to_owned(), after.to_owned());
+        let mut resumes = self.remote.resumes.lock().unwrap_or_else(PoisonError::into_inner);
+        if resumes.len() == RESUMES_MAX {
+            resumes.pop_front();
+        }
+        resumes.push_back(Resume { prefix, after, token });
     }
 
     async fn list_all(&self, after: Option<&str>) -> Result<Page, Failure> {
@@ -83,19 +151,48 @@ impl Call<'_> {
     }
 }
 
-struct OutOfOrder;
+/// Where a listing may go on, of a store whose listings cannot begin behind a key.
+pub(super) struct Resume {
+    prefix: String,
+    /// The last key of the page before.
+    after: String,
+    token: String,
+}
 
-/// The page that one answer is, if it is in order, and all of it behind `after`.
-fn in_byte_order(listing: Listing, after: Option<&str>) -> Result<Page, OutOfOrder> {
-    let mut last = after.unwrap_or_default();
-    for Entry { key, .. } in &listing.entries {
-        // No key is empty.
-        if key.as_str() <= last {
-            return Err(OutOfOrder);
+/// Why an answer is no page.
+#[derive(Debug, PartialEq, Eq)]
+enum Misfit {
+    OutOfOrder,
+    /// Byte order, and that of UTF-16, may differ behind its last key.
+    Undecided,
+}
+
+/// Keys come in order, those up to `skip_to` are left out.
+struct Order<'a> {
+    last: Option<String>,
+    skip_to: Option<&'a str>,
+}
+
+impl Order<'_> {
+    fn take(&mut self, entries: Vec<Entry>) -> Result<Vec<Entry>, Misfit> {
+        let mut last = self.last.as_deref();
+        for Entry { key, .. } in &entries {
+            if last.is_some_and(|last| key.as_str() <= last) {
+                return Err(Misfit::OutOfOrder);
+            }
+            last = Some(key);
         }
-        last = key;
+        self.last = last.map(ToOwned::to_owned);
+        let is_behind =
+            |entry: &Entry| self.skip_to.is_none_or(|skip_to| entry.key.as_str() > skip_to);
+        Ok(entries.into_iter().filter(is_behind).collect())
     }
-    Ok(Page { more: listing.next.is_some(), entries: listing.entries })
+}
+
+/// Whether all that is greater in the order of UTF-16, which some stores compare by, is greater in
+/// byte order, too. The orders differ where signs above U+FFFF meet those from U+E000 on.
+fn is_ordered_anyhow(key: &str) -> bool {
+    key.chars().all(|sign| sign < '\u{e000}')
 }
 
 /// The smallest keys of a listing.
@@ -148,15 +245,32 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_not_in_order_or_not_behind_the_key_is_noticed() {
-        let page = |keys: &[&str], after| {
-            let next = Some("token".to_owned());
-            in_byte_order(Listing { entries: entries(keys), next }, after)
+    fn answers_that_are_not_in_order_are_noticed_and_what_is_before_is_left_out() {
+        let take = |answers: &[&[&str]], skip_to| {
+            let mut order = Order { last: None, skip_to };
+            answers.iter().map(|keys| order.take(entries(keys))).collect::<Result<Vec<_>, _>>()
         };
-        assert!(page(&["a", "a!", "a/b"], None).is_ok_and(|page| page.more));
-        assert!(page(&["a", "a/b", "a!"], None).is_err());
-        assert!(page(&["a", "a"], None).is_err());
-        assert!(page(&["a", "b"], Some("a")).is_err());
-        assert!(page(&["b", "c"], Some("a")).is_ok());
+        let page = |keys: &[&str]| entries(keys);
+        assert_eq!(
+            take(&[&["a", "a!"], &["a/b"]], None),
+            Ok(vec![page(&["a", "a!"]), page(&["a/b"])])
+        );
+        assert_eq!(take(&[&["a", "b"], &["c"]], Some("b")), Ok(vec![page(&[]), page(&["c"])]));
+        for answers in [&[&["a", "a/b", "a!"][..]][..], &[&["a", "a"]], &[&["b"], &["a"]]] {
+            assert_eq!(take(answers, None), Err(Misfit::OutOfOrder), "{answers:?}");
+            assert_eq!(take(answers, Some("a")), Err(Misfit::OutOfOrder), "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn orders_agree_behind_keys_of_common_signs() {
+        for (key, anyhow) in
+            [("a/ä/日本", true), ("a\u{d7ff}", true), ("\u{e000}", false), ("🦀", false)]
+        {
+            assert_eq!(is_ordered_anyhow(key), anyhow, "{key:?}");
+        }
+        let by_units = |a: &str, b: &str| a.encode_utf16().cmp(b.encode_utf16());
+        assert_eq!(by_units("🦀", "\u{ffee}"), std::cmp::Ordering::Less);
+        assert_eq!("🦀".cmp("\u{ffee}"), std::cmp::Ordering::Greater);
     }
 }

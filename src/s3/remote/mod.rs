@@ -23,6 +23,7 @@ mod pool;
 mod s3;
 mod xml;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -37,6 +38,7 @@ use crate::options::{Lane, Limits, OpenOptions};
 use clock::Offset;
 use credentials::{Environment, Signer, SignerKind, Sources};
 use dialect::Dialect;
+use listing::Resume;
 use metrics::Metrics;
 
 pub use metrics::{StoreMetrics, VERBS, Verb};
@@ -63,6 +65,7 @@ pub(crate) struct Remote {
     /// Plain reads and writes that take unusually long are sent a second time.
     hedges: bool,
     in_byte_order: AtomicBool,
+    resumes: Mutex<VecDeque<Resume>>,
 }
 
 /// One verb of a caller: its bounds, and what it is about.
@@ -124,6 +127,7 @@ impl Remote {
             is_read_only: false,
             hedges: options.hedge,
             in_byte_order: AtomicBool::new(dialect.lists_in_byte_order()),
+            resumes: Mutex::default(),
             dialect,
         })
     }

@@ -265,6 +265,10 @@ impl Dialect for S3 {
         self.in_order
     }
 
+    fn lists_behind_keys(&self) -> bool {
+        true
+    }
+
     fn set_bare_etags(&self) {
         self.bare_etags.store(true, Ordering::Relaxed);
     }

@@ -173,3 +173,48 @@ fn a_listing_that_goes_round_in_circles_breaks_the_contract() {
     let listed = block_on(store.bucket().list("", None));
     assert!(matches!(listed, Err(StoreError::Broken { .. })), "{listed:?}");
 }
+
+/// A container of 2,500 blobs, listed in order and by markers only.
+fn container() -> (Scripted, Vec<String>) {
+    let keys: Vec<_> = (0..2_500).map(|n| format!("{n:04}")).collect();
+    let all = keys.clone();
+    let store = Scripted::start(move |asked| {
+        assert!(asked.target.starts_with("/account/bucket?comp=list&"), "{}", asked.target);
+        let start = query(asked, "marker");
+        let start = start.map_or(0, |marker| marker[2..].parse::<usize>().expect("our marker"));
+        let end = all.len().min(start + PAGE_ENTRIES_MAX);
+        let mut text = "<EnumerationResults><Blobs>".to_owned();
+        for key in &all[start..end] {
+            let size = "<Properties><Content-Length>4</Content-Length></Properties>";
+            write!(text, "<Blob><Name>pre/{key}</Name>{size}</Blob>").expect("a string takes all");
+        }
+        let marker = if end < all.len() { format!("2!{end}") } else { String::new() };
+        write!(text, "</Blobs><NextMarker>{marker}</NextMarker></EnumerationResults>")
+            .expect("a string takes all");
+        say(200, &[], &text)
+    });
+    (store, keys)
+}
+
+#[test]
+fn a_listing_that_cannot_begin_behind_a_key_goes_on_at_its_token() {
+    let (store, keys) = container();
+    let bucket = store.container();
+    bucket.trust_list_order();
+    block_on(async {
+        let (mut found, mut more) = (Vec::new(), true);
+        while more {
+            let after = found.last().cloned();
+            let page = bucket.list("", after.as_deref()).await.expect("a page");
+            found.extend(page.entries.into_iter().map(|entry| entry.key));
+            more = page.more;
+        }
+        assert!(found == keys);
+        assert_eq!(store.asked().len(), 3, "one request for each page");
+        // Of this one there is no token: what is before is read again.
+        let page = bucket.list("", Some("1999")).await.expect("a page");
+        assert_eq!((page.entries.len(), page.more), (500, false));
+        assert_eq!(page.entries[0].key, "2000");
+        assert_eq!(store.asked().len(), 6);
+    });
+}

@@ -93,6 +93,13 @@ impl Scripted {
     pub fn bucket(&self) -> Bucket {
         bucket_at(self.port)
     }
+
+    /// The same, spoken to as to Azure.
+    pub fn container(&self) -> Bucket {
+        let keys = StaticKeys { id: "account".into(), secret: "c2VjcmV0".into(), token: None };
+        let options = OpenOptions { keys: Some(keys), ..self.options() };
+        Bucket::open_with("az://bucket/pre", &options).expect("a container")
+    }
 }
 
 /// The bucket of whoever listens there.
