@@ -22,6 +22,10 @@ pub struct Variations {
     /// Keys are paths in a tree of files: a backslash counts as a slash, and the names between
     /// slashes have 255 bytes at most.
     pub is_tree: bool,
+    /// A backslash counts as a slash.
+    pub takes_backslash_for_slash: bool,
+    /// Keys with control characters cannot be listed.
+    pub fails_on_control_signs: bool,
 }
 
 /// All of it that a store with these variations does.
@@ -173,7 +177,9 @@ async fn compare_and_swap(bucket: &Bucket, prefix: &str) {
 
 async fn odd_keys(bucket: &Bucket, prefix: &str, variations: Variations) {
     let mut sorted: Vec<&str> = ODD_KEYS.into();
-    sorted.retain(|key| !(variations.is_tree && *key == "\\"));
+    let turns_backslash = variations.is_tree || variations.takes_backslash_for_slash;
+    sorted.retain(|key| !(turns_backslash && *key == "\\"));
+    sorted.retain(|key| !(variations.fails_on_control_signs && *key == "\u{1}"));
     for key in &sorted {
         put(bucket, &format!("{prefix}{key}"), key).await;
     }

@@ -17,8 +17,13 @@ const COUNT_LIMIT: Duration = Duration::from_secs(120);
 /// What a store is known to do otherwise; see `docs/stores.md`.
 fn variations(kind: Kind) -> Variations {
     match kind {
-        Kind::Seaweed => Variations { is_tree: true },
-        Kind::Ministack | Kind::Gcsxml | Kind::Azurite => Variations::default(),
+        Kind::Seaweed => Variations { is_tree: true, ..Variations::default() },
+        Kind::Azurite => Variations {
+            takes_backslash_for_slash: true,
+            fails_on_control_signs: true,
+            ..Variations::default()
+        },
+        Kind::Ministack | Kind::Gcsxml => Variations::default(),
     }
 }
 
@@ -93,6 +98,8 @@ macro_rules! each_store {
 each_store! {
     seaweedfs: Kind::Seaweed;
     ministack: Kind::Ministack;
+    gcsxml: Kind::Gcsxml;
+    azurite: Kind::Azurite;
 }
 
 #[test]
