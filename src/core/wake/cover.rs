@@ -235,8 +235,11 @@ impl Cover {
     }
     fn visit(&mut self, now: Mono, entry: Entry, wall: Wall, effects: &mut Vec<Effect>) {
         let mut verdict = Verdict::Later;
-        // An entry of a later epoch is not ours to judge: somebody owns the cell after us.
-        if self.is_known() && entry.epoch <= self.epoch {
+        // One that is still being written can be there before we hear of it: given away now, its
+        // late answer would make us rely on it. An entry of a later epoch is not ours to judge:
+        // somebody owns the cell after us.
+        let is_written = self.writing.as_ref().is_some_and(|write| write.entry == entry);
+        if self.is_known() && !is_written && entry.epoch <= self.epoch {
             let is_ours = |kept: &Entry| *kept == entry;
             let others = |due| self.entries.iter().any(|kept| kept.due_s <= due && !is_ours(kept));
             if self.due().is_none_or(others) {
@@ -425,6 +428,21 @@ mod tests {
         let mut case = Case::idle();
         let later = Entry { epoch: epoch(6), ..entry(900, 1) };
         assert_eq!(case.visit(900, later.clone()), [Answer(later, Verdict::Later)]);
+    }
+
+    #[test]
+    fn an_entry_is_not_given_away_before_its_write_is_answered() {
+        let mut case = Case::idle();
+        case.set(11, Some(900));
+        case.set(12, None);
+        case.tell(Event::Proven(t(12)));
+        // It has taken effect, somebody finds it, and nobody needs it.
+        assert_eq!(case.visit(901, entry(900, 1)), [Answer(entry(900, 1), Verdict::Later)]);
+        case.tell(Event::Written(1));
+        assert_eq!(case.set(13, Some(950)), [], "it is there");
+        case.set(14, None);
+        case.tell(Event::Proven(t(14)));
+        assert_eq!(case.visit(951, entry(900, 1)), [Answer(entry(900, 1), Verdict::Done)]);
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //!   used once. So a delete that arrives late, or twice, or from a stale owner, harms nobody: an
 //!   owner relies on entries of its own epoch alone.
 //! - An entry is deleted only after the owner has said that it is not needed: no alarm is armed,
-//!   or another entry of its own covers it, and that state is proven.
+//!   or another entry of its own covers it, and that state is proven. One whose write is not
+//!   answered yet stays (found by simulation: its owner would rely on it after it was deleted).
 //!
 //! So one that is stale costs a visit, one that is there twice costs a run more (at least once),
 //! and one entry serves every later alarm: arming again costs nothing while an entry is due
