@@ -70,11 +70,13 @@ pub(crate) async fn keep(
                 return ended;
             }
         }
-        if let Some(until) = keeper.lease.until() {
-            authority.extend(until);
-            if let Some(held) = held.take() {
-                let _gone = held.send(());
-            }
+        // `None`: not granted yet, or given up. Then nothing may begin any more.
+        let until = keeper.lease.until();
+        authority.lasts(until.unwrap_or_default());
+        if until.is_some()
+            && let Some(held) = held.take()
+        {
+            let _gone = held.send(());
         }
         let event = keeper.next().await;
         keeper.lease.on_event(now(), event, &mut effects);

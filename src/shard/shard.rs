@@ -58,8 +58,8 @@ pub(crate) fn random() -> u128 {
 pub struct Authority(AtomicU64);
 
 impl Authority {
-    /// The right lasts until then.
-    pub(crate) fn extend(&self, until: Mono) {
+    /// The right lasts until then; an instant that has passed: it is over.
+    pub(crate) fn lasts(&self, until: Mono) {
         self.0.store(until.as_micros(), Ordering::Release);
     }
 

@@ -43,7 +43,7 @@ pub struct Lease {
     failures: u32,
     /// The record of another session that was in our way, and how often it has changed since.
     occupant: Option<(Etag, u32)>,
-    /// Give it up as soon as it is known which record stands.
+    /// It is given up, and the record is to say so as soon as it is known which one stands.
     is_retiring: bool,
     state: State,
 }
@@ -88,7 +88,7 @@ pub enum Event {
     Read(Seen),
     /// The record could not be read.
     ReadFailed,
-    /// The node has drained: nobody needs to wait for the end of its right.
+    /// The node has drained: nobody needs to wait for the end of its right. It is over at once.
     Retire,
 }
 
@@ -174,6 +174,10 @@ impl Lease {
     }
     /// When the right ends, if nothing renews it. `None`: there is none.
     pub fn until(&self) -> Option<Mono> {
+        self.granted().filter(|_| !self.is_retiring)
+    }
+    /// What others may believe, also when it is not made use of any more.
+    fn granted(&self) -> Option<Mono> {
         match &self.state {
             State::Held(until, _) => Some(*until),
             State::Writing(p) | State::Reading(p) | State::Waiting(p) => p.until,
@@ -199,8 +203,9 @@ impl Lease {
     /// On an answer to what was not asked.
     pub fn on_event(&mut self, now: Mono, event: Event, effects: &mut Vec<Effect>) {
         use State::{Held, Idle, Lost, Reading, Retired, Retiring, Waiting, Writing};
-        if self.until().is_some_and(|until| now >= until) {
-            self.state = lose(Loss::Expired, effects);
+        if self.granted().is_some_and(|until| now >= until) {
+            self.state =
+                if self.is_retiring { retired(effects) } else { lose(Loss::Expired, effects) };
         }
         self.state = match (mem::replace(&mut self.state, Idle), event) {
             (Idle, Event::Started) => self.write(now, Guard::Absent, None, effects),
@@ -223,11 +228,9 @@ impl Lease {
                 self.is_retiring = true;
                 state
             }
-            (Retiring, Event::Written(_)) => {
-                effects.push(Effect::Retired);
-                Retired
-            }
-            (state @ (Retiring | Retired), Event::TimerFired | Event::Retire) => state,
+            (Retiring, Event::Written(_)) => retired(effects),
+            (Retiring, Event::TimerFired | Event::Retire) => Retiring,
+            (Retired, _) => Retired,
             (Lost(loss), _) => Lost(loss),
             (state, event) => unreachable!("lease: {event:?} in {state:?}"),
         };
@@ -280,6 +283,7 @@ impl Lease {
         State::Waiting(p)
     }
     fn retire(&mut self, etag: Etag, effects: &mut Vec<Effect>) -> State {
+        self.is_retiring = true;
         self.writes += 1;
         effects.push(Effect::Retire(self.writes, Guard::Match(etag)));
         State::Retiring
@@ -325,6 +329,11 @@ fn read(p: Pending, effects: &mut Vec<Effect>) -> State {
     effects.push(Effect::Read);
     effects.extend(p.until.map(Effect::SetTimer));
     State::Reading(p)
+}
+
+fn retired(effects: &mut Vec<Effect>) -> State {
+    effects.push(Effect::Retired);
+    State::Retired
 }
 
 fn lose(loss: Loss, effects: &mut Vec<Effect>) -> State {
@@ -537,12 +546,22 @@ mod tests {
     }
 
     #[test]
-    fn a_right_is_given_up_after_the_renewal_that_is_under_way() {
+    fn a_right_is_given_up_at_once_and_the_record_says_so_after_the_renewal_under_way() {
         let mut case = Case::held();
         case.at(3_000, Event::TimerFired);
         assert_eq!(case.at(3_100, Event::Retire), []);
-        assert!(case.0.is_held(mono(3_100)), "others still wait for it");
+        assert!(!case.0.is_held(mono(3_100)), "nothing may begin that the end would cut off");
         let effects = case.at(3_200, Event::Written(CasOutcome::Applied(etag(2))));
         assert_eq!(effects, [Effect::Retire(3, Guard::Match(etag(2)))]);
+    }
+
+    #[test]
+    fn a_right_that_ends_while_it_is_given_up_is_no_loss() {
+        let mut case = Case::held();
+        case.at(3_000, Event::TimerFired);
+        case.at(3_100, Event::Retire);
+        assert_eq!(case.at(9_000, Event::TimerFired), [Effect::Retired]);
+        assert_eq!(case.at(9_100, Event::Written(CasOutcome::Unknown)), []);
+        assert_eq!(case.0.loss(), None);
     }
 }
