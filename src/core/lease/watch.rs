@@ -139,6 +139,14 @@ impl Watch {
     pub fn record(&self, node: &NodeId) -> Option<&Record> {
         self.nodes.get(node)?.record.as_ref().map(|(record, _)| record)
     }
+    /// Nodes whose records have granted nothing for at least `span`: they may be deleted. Should
+    /// one of them be written anew at that moment, its session finds it missing and fences itself,
+    /// and others wait for what it may have granted.
+    pub fn over(&self, span: Micros) -> impl Iterator<Item = &NodeId> {
+        let is_over =
+            move |known: &Sighting| known.record.is_some() && known.confirmed >= known.until + span;
+        self.nodes.iter().filter(move |(_, known)| is_over(known)).map(|(node, _)| node)
+    }
     /// The node is not in the listing of `nodes/` any more, which says nothing about its right.
     pub fn forget(&mut self, node: &NodeId) {
         self.nodes.remove(node);
@@ -254,6 +262,20 @@ mod tests {
         let retired = Record { ttl: Micros::ZERO, ..record("a") };
         assert_eq!(case.reads(1_000, Some((retired, 2))), OwnerLease::Retired);
         assert_eq!(case.live(1_000), 0);
+    }
+
+    #[test]
+    fn a_record_may_be_deleted_long_after_it_was_over() {
+        let mut case = Case::new();
+        let over = |case: &Case| case.0.over(Micros::from_secs(60)).count();
+        case.reads(0, is(1));
+        case.reads(70_599, is(1));
+        assert_eq!(over(&case), 0);
+        case.reads(70_600, is(1));
+        assert_eq!(over(&case), 1);
+        case.reads(70_700, None);
+        case.reads(999_000, None);
+        assert_eq!(over(&case), 0, "it is gone");
     }
 
     #[test]
