@@ -1,22 +1,25 @@
-//! What must hold after each step of a simulation. It knows the truth that no process knows: what
+//! What must hold after each step of the simulation. It knows the truth that no process knows: what
 //! took effect in the bucket, and what was seen outside.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use celld_core::claim::Failure;
 use celld_core::epoch::Epoch;
-use celld_core::lease::Loss;
+use celld_core::lease;
 use celld_core::node::SessionId;
 use celld_core::ownership::Record;
+use celld_core::time::Wall;
 use celld_core::txid::Txid;
 
-use super::TTL;
+use super::border::{Commit, Op, alarm_of};
 use super::bucket::Segment;
 
 #[derive(Default)]
 pub struct Checker {
     /// The first thing that went wrong.
     pub violation: Option<String>,
+    /// Rights may overlap: clocks stand still, or state directories were copied.
+    is_lenient: bool,
     /// Until when a session has its right: from the send of its last write that took effect.
     authority: BTreeMap<SessionId, u64>,
     /// Who wrote at an epoch.
@@ -26,23 +29,30 @@ pub struct Checker {
     /// From what the last claim of an epoch restored.
     restored: BTreeMap<(usize, Epoch), Vec<Segment>>,
     cells: BTreeMap<usize, Truth>,
+    /// How much had been seen of the cell when the op began.
+    begun: BTreeMap<u64, usize>,
     /// How often something was released: a run in which nothing is has checked nothing.
     pub released: u64,
-    /// How the rights of sessions ended.
-    pub losses: Vec<Loss>,
+    /// Alarms that ran.
+    pub runs: u64,
 }
 
 #[derive(Default)]
 struct Truth {
     /// The longest history that anybody outside has seen.
-    observed: Vec<u64>,
+    observed: Vec<Commit>,
     /// Where each epoch began, by what its owner restored.
-    begins: BTreeMap<Epoch, Vec<u64>>,
+    begins: BTreeMap<Epoch, Vec<Commit>>,
     /// The last op released by an activation.
     last_op: BTreeMap<Epoch, u64>,
+    /// Alarms that ran or were given up, by what they were set to.
+    ran: BTreeSet<Wall>,
 }
 
 impl Checker {
+    pub fn new(is_lenient: bool) -> Self {
+        Self { is_lenient, ..Self::default() }
+    }
     pub fn violated(&mut self, what: String) {
         self.violation.get_or_insert(what);
     }
@@ -57,9 +67,11 @@ impl Checker {
             self.violated(format!("cell {cell}: epoch {} has two owners", after.epoch));
         }
     }
-    pub fn lease_applied(&mut self, session: &SessionId, sent_at: u64) {
+    /// A clock that is slow by a hundredth lets its right last that much longer.
+    pub fn lease_applied(&mut self, session: &SessionId, sent_at: u64, record: &lease::Record) {
+        let ttl = record.ttl.as_micros();
         let until = self.authority.entry(session.clone()).or_default();
-        *until = (*until).max(sent_at + TTL.as_micros());
+        *until = if record.is_retired() { 0 } else { (*until).max(sent_at + ttl + ttl / 100) };
     }
     pub fn segment_applied(
         &mut self,
@@ -75,7 +87,8 @@ impl Checker {
             self.violated(format!("cell {cell}: segment {segment:?} was written twice"));
         }
         let begins = &self.cells.entry(cell).or_default().begins;
-        let after = |(of, history): (&Epoch, &Vec<u64>)| *of > epoch && max > history.len() as u64;
+        let after =
+            |(of, history): (&Epoch, &Vec<Commit>)| *of > epoch && max > history.len() as u64;
         let is_out = own.is_some_and(|own| !own.base.admits(epoch, Txid::new(max)));
         if is_out || begins.iter().any(after) {
             self.late.insert((cell, segment));
@@ -87,7 +100,13 @@ impl Checker {
         self.restored.insert((cell, epoch), segments);
     }
     /// An activation begins.
-    pub fn served(&mut self, cell: usize, session: &SessionId, record: &Record, history: &[u64]) {
+    pub fn served(
+        &mut self,
+        cell: usize,
+        session: &SessionId,
+        record: &Record,
+        history: &[Commit],
+    ) {
         self.writes(cell, record.epoch, session);
         let used = self.restored.remove(&(cell, record.epoch)).unwrap_or_default();
         if let Some(late) = used.iter().find(|segment| self.late.contains(&(cell, **segment))) {
@@ -95,56 +114,77 @@ impl Checker {
         }
         let truth = self.cells.entry(cell).or_default();
         let again = truth.begins.insert(record.epoch, history.to_vec()).is_some();
-        let seen = truth.observed.clone();
+        let is_last = truth.begins.keys().next_back() == Some(&record.epoch);
+        // An owner that is late itself may lack what its successors showed; it can release nothing.
+        let lacks = is_last && !history.starts_with(&truth.observed);
+        let seen = truth.observed.len();
         if again {
             self.violated(format!("cell {cell}: two activations at epoch {}", record.epoch));
         }
         if record.base.txid != Txid::new(history.len() as u64) && record.is_based() {
             self.violated(format!("cell {cell}: base {} is not the history", record.base.txid));
         }
-        // An owner that is late itself may lack what its successors showed; it can release nothing.
-        let is_last = self.cells[&cell].begins.keys().next_back() == Some(&record.epoch);
-        if is_last && !history.starts_with(&seen) {
+        if lacks {
+            let (epoch, begin) = (record.epoch, history.len());
             self.violated(format!(
-                "cell {cell}: epoch {} begins at {}, but {} was seen",
-                record.epoch,
-                history.len(),
-                seen.len()
+                "cell {cell}: epoch {epoch} begins at {begin}, but {seen} was seen"
             ));
         }
+    }
+    /// Somebody asks something of a cell.
+    pub fn asked(&mut self, op: &Op) {
+        let seen = self.cells.get(&op.cell).map_or(0, |truth| truth.observed.len());
+        self.begun.insert(op.id, seen);
     }
     /// Somebody outside sees this history.
     pub fn released(
         &mut self,
         now: u64,
-        cell: usize,
         session: &SessionId,
         epoch: Epoch,
-        op: u64,
-        history: &[u64],
+        order: u64,
+        op: &Op,
+        history: &[Commit],
     ) {
         self.released += 1;
+        let cell = op.cell;
         // The promise of the lease, measured from what took effect in the bucket.
         let until = self.authority.get(session).copied().unwrap_or_default();
-        if now >= until {
+        if now >= until && !self.is_lenient {
             self.violated(format!("cell {cell}: ack at {now} after the right ended at {until}"));
+        }
+        let begun = self.begun.remove(&op.id).unwrap_or_default();
+        if history.len() < begun && !self.is_lenient {
+            let shows = history.len();
+            self.violated(format!(
+                "cell {cell}: op {} shows {shows}, but {begun} was seen before it began",
+                op.id
+            ));
         }
         let truth = self.cells.entry(cell).or_default();
         let lost = truth.begins.range(epoch.next()..).any(|(_, begin)| !begin.starts_with(history));
         let seen = truth.observed.len().min(history.len());
         let differs = truth.observed[..seen] != history[..seen];
+        let news = &history[seen..];
+        let twice = news
+            .iter()
+            .enumerate()
+            .any(|(n, commit)| history[..seen + n].iter().any(|before| is_same(before, commit)));
         if history.len() > seen {
             truth.observed = history.to_vec();
         }
-        let before = truth.last_op.insert(epoch, op);
+        let before = truth.last_op.insert(epoch, order);
+        if twice {
+            self.violated(format!("cell {cell}: something was committed twice"));
+        }
         if lost {
             self.violated(format!("cell {cell}: epoch {epoch} shows what its successor lacks"));
         }
         if differs {
             self.violated(format!("cell {cell}: what was seen at epoch {epoch} rolled back"));
         }
-        if before.is_some_and(|before| before >= op) {
-            self.violated(format!("cell {cell}: ack {op} left after {before:?}"));
+        if before.is_some_and(|before| before >= order) {
+            self.violated(format!("cell {cell}: ack {order} left after {before:?}"));
         }
     }
     /// How many segments came too late.
@@ -160,10 +200,40 @@ impl Checker {
             }
         }
     }
+    /// `alarm()` begins, or was tried often enough.
+    pub fn ran(&mut self, cell: usize, scheduled: Wall) {
+        self.runs += 1;
+        self.cells.entry(cell).or_default().ran.insert(scheduled);
+    }
+    /// By now every alarm that was seen to be armed for before `wall` has run, unless the cell has
+    /// set it otherwise since. `durable`: what the next owner of a cell would find.
+    pub fn all_alarms_ran(&mut self, wall: Wall, durable: impl Fn(usize) -> Vec<Commit>) {
+        let is_owed = |(cell, truth): (&usize, &Truth)| {
+            let history = durable(*cell);
+            let is_set = |commit: &Commit| matches!(commit, Commit::Alarm(..));
+            let last = history.iter().rposition(is_set)?;
+            let Commit::Alarm(_, Some(alarm)) = history[last] else { return None };
+            let is_shown = last < truth.observed.len();
+            let due = alarm_of(&history).map_or(alarm.due, |now| now.due);
+            let is_owed = is_shown && due <= wall && !truth.ran.contains(&alarm.scheduled);
+            is_owed.then(|| format!("cell {cell}: its alarm never ran: {alarm:?}"))
+        };
+        if let Some(owed) = self.cells.iter().find_map(is_owed) {
+            self.violated(owed);
+        }
+    }
     fn writes(&mut self, cell: usize, epoch: Epoch, session: &SessionId) {
         let writer = self.writers.entry((cell, epoch)).or_insert_with(|| session.clone());
         if writer != session {
             self.violated(format!("cell {cell}: epoch {epoch} has two writers"));
         }
     }
+}
+
+/// Whether both come from the same op.
+fn is_same(a: &Commit, b: &Commit) -> bool {
+    let number = |commit: &Commit| match commit {
+        Commit::Write(n) | Commit::Alarm(n, _) | Commit::Left(n, _) => *n,
+    };
+    number(a) == number(b)
 }
