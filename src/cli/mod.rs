@@ -60,9 +60,7 @@ impl CommandError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Setting(_) => REFUSED,
-            Self::Bucket(
-                OpenError::Url { .. } | OpenError::NotBuilt { .. } | OpenError::Option { .. },
-            ) => REFUSED,
+            Self::Bucket(OpenError::Url { .. } | OpenError::Option { .. }) => REFUSED,
             Self::Bundle(_)
             | Self::Deploy(_)
             | Self::Bucket(_)
