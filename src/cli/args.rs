@@ -51,7 +51,9 @@ pub(crate) enum Stop {
   S3_ENDPOINT          --endpoint; AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL go before it
   AWS_REGION           --region; or AWS_DEFAULT_REGION
   AWS_CA_BUNDLE        --ca-file
-  AWS_*                the credentials of s3:// buckets, as other programs read them",
+  AWS_*                the credentials of s3:// buckets, as other programs read them
+  GOOGLE_*, GS_*       those of gs:// buckets (docs/credentials.md)
+  AZURE_*              those of az:// buckets, and their account",
     note = "Output: data on stdout, messages on stderr.",
     example = "{command_name} dev examples/counter",
     example = "{command_name} deploy examples/counter --bucket file:///srv/celld",

@@ -367,6 +367,19 @@ mod tests {
     }
 
     #[test]
+    fn amazon_s_endpoint_is_none_of_other_clouds() {
+        const AMAZON: (&str, &str) = ("AWS_ENDPOINT_URL", "http://a");
+        for (pairs, endpoint) in [
+            (&[("CELLD_BUCKET", "s3://b"), AMAZON] as &[_], Some("http://a")),
+            (&[("CELLD_BUCKET", "gs://b"), AMAZON], None),
+            (&[("CELLD_BUCKET", "az://b"), AMAZON], None),
+        ] {
+            let settings = with(args::Node::default(), pairs).expect("good");
+            assert_eq!(settings.bucket.endpoint.as_deref(), endpoint, "{pairs:?}");
+        }
+    }
+
+    #[test]
     fn a_bad_value_is_named_with_its_source_and_what_is_allowed() {
         for (pairs, parts) in [
             (&[BUCKET, ("CELLD_ADDR", "here")] as &[_], ["CELLD_ADDR=\"here\"", "0.0.0.0:8787"]),

@@ -83,7 +83,9 @@ pub(crate) fn bucket(
         .collect();
     let url =
         given("--bucket", bucket, "CELLD_BUCKET", environment).ok_or(SettingError::NoBucket)?;
-    let endpoint = first("--endpoint", endpoint, ENDPOINT, environment);
+    // These speak of Amazon's stores; the others have settings of their own.
+    let variables = if url.value.starts_with("s3:") { ENDPOINT } else { &[] };
+    let endpoint = first("--endpoint", endpoint, variables, environment);
     if let Some(given) = &endpoint
         && !(given.value.starts_with("http://") || given.value.starts_with("https://"))
     {
