@@ -31,7 +31,7 @@ use crate::identity::Identity;
 use crate::ingress;
 use crate::lease;
 use crate::router::{self, Message, Peers};
-use crate::shard::{Authority, NodeFacts, Shard, random};
+use crate::shard::{Authority, Leave, NodeFacts, Shard, random};
 use crate::status::Status;
 
 /// Messages that fit between two shards before senders wait.
@@ -152,7 +152,7 @@ enum Order {
     Visit(Entry, rt::oneshot::Sender<Verdict>),
     /// Reach the other nodes, and let them reach this one.
     Join(Arc<FleetRecord>, Option<SocketAddr>, rt::oneshot::Sender<Result<(), NodeError>>),
-    Drain(rt::oneshot::Sender<()>),
+    Leave(Leave, rt::oneshot::Sender<bool>),
 }
 
 /// Runs a node until it is told to stop or must fence itself.
@@ -289,10 +289,8 @@ async fn run_shard(
             Order::Join(record, listen, done) => {
                 let _gone = done.send(join_fleet(&shard, &record, listen));
             }
-            Order::Drain(done) => {
-                shard.drain().await;
-                let _gone = done.send(());
-                return;
+            Order::Leave(step, done) => {
+                let _gone = done.send(shard.leave(step).await);
             }
         }
     }
@@ -462,9 +460,9 @@ impl Node {
         (self.options.ready)(self.listen, serves);
     }
 
-    async fn order(&mut self, shard: usize, order: Order) {
+    async fn order(&self, shard: usize, order: Order) {
         // A shard that is gone has ended the process, or is about to.
-        let _gone = self.orders[shard].send(order).await;
+        let _gone = self.orders[shard].clone().send(order).await;
     }
 
     /// Adopts the current deployment if it is another one than `seen`. Returns the version that it
@@ -517,19 +515,14 @@ impl Node {
         Ok(())
     }
 
-    async fn drain(&mut self) -> Result<Exit, NodeError> {
+    async fn drain(&self) -> Result<Exit, NodeError> {
         eprintln!("celld: stopping: requests finish, cells go back to the bucket");
         self.common.status.drains();
-        let mut drained = Vec::new();
-        for shard in 0..self.orders.len() {
-            let (done, is_done) = rt::oneshot::channel();
-            self.order(shard, Order::Drain(done)).await;
-            drained.push(is_done);
-        }
         let all = async {
-            for is_done in drained {
-                let _gone = is_done.await;
-            }
+            self.leave(Leave::Clients).await;
+            // What goes on in the background on one shard may call a cell of another.
+            while self.leave(Leave::Cells).await {}
+            self.leave(Leave::Peers).await;
             Exit::Drained
         };
         let signals = self.signals.clone();
@@ -539,6 +532,22 @@ impl Node {
         };
         let ended = rt::timeout(DRAIN_LIMIT, futures_lite::future::race(all, impatient)).await;
         Ok(ended.unwrap_or(Exit::Cut))
+    }
+
+    /// A step of the drain, on all shards at once. Returns whether one had something to do.
+    async fn leave(&self, step: Leave) -> bool {
+        let mut steps = Vec::new();
+        for shard in 0..self.orders.len() {
+            let (done, is_done) = rt::oneshot::channel();
+            self.order(shard, Order::Leave(step, done)).await;
+            steps.push(is_done);
+        }
+        let mut had_any = false;
+        for is_done in steps {
+            // A shard that has ended has nothing.
+            had_any |= is_done.await.unwrap_or(false);
+        }
+        had_any
     }
 }
 

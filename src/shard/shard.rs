@@ -411,33 +411,52 @@ impl Shard {
         }
     }
 
-    /// Hands every cell back to the bucket. The listeners are closed already.
-    pub async fn drain(self: &Rc<Self>) {
-        self.draining.raise();
-        while self.connections.get() > 0 {
-            rt::sleep(std::time::Duration::from_millis(10)).await;
+    /// One step of the node's drain. Returns whether there was something to do.
+    pub async fn leave(self: &Rc<Self>, step: Leave) -> bool {
+        match step {
+            Leave::Clients => {
+                self.draining.raise();
+                let had_any = self.connections.get() > 0;
+                while self.connections.get() > 0 {
+                    rt::sleep(std::time::Duration::from_millis(10)).await;
+                }
+                had_any
+            }
+            Leave::Cells => self.hand_over().await,
+            Leave::Peers => {
+                let Some(fleet) = self.fleet.get() else { return false };
+                fleet.server.drain().await;
+                true
+            }
         }
+    }
+
+    /// Gives every cell back to the bucket.
+    async fn hand_over(&self) -> bool {
+        let had_any = !self.cells.borrow().is_empty();
         loop {
             let cells: Vec<_> = self.cells.borrow().values().cloned().collect();
             if cells.is_empty() {
-                break;
+                return had_any;
             }
             // A few at a time: each release is a conditional write.
-            let mut started = 0;
-            for cell in cells {
-                if cell.evict() {
-                    started += 1;
-                }
-                if started == RELEASES_AT_ONCE {
-                    break;
-                }
-            }
+            let leaving = cells.iter().filter(|cell| cell.evict());
+            let _started = leaving.take(RELEASES_AT_ONCE).count();
             rt::sleep(std::time::Duration::from_millis(5)).await;
         }
-        if let Some(fleet) = self.fleet.get() {
-            fleet.server.drain().await;
-        }
     }
+}
+
+/// The steps of a node's drain. All shards take one before any takes the next, and each serves the
+/// others until the last of them is done: a request may enter at one for a cell of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// Clients are answered, and their connections closed; the listeners are closed already.
+    Clients,
+    /// The cells go back to the bucket. Requests of other nodes are refused.
+    Cells,
+    /// The connections of other nodes are closed.
+    Peers,
 }
 
 /// Every four seconds: leases tell the loads of others a few times within their life.
