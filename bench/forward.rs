@@ -1,5 +1,6 @@
-//! What does it cost to ask a node that does not have the cell? Reads of one warm cell through its
-//! owner and through another node, alternating; one connection and 32.
+//! What does it cost to ask a node that does not have the cell? Reads of warm cells through their
+//! owner and through another node, alternating: of one cell by one connection and by 32, and of many
+//! cells, so that every core of the owner works, by 128.
 
 use std::time::{Duration, Instant};
 
@@ -13,27 +14,37 @@ use celld_bench::server::Server;
 const TTL: Duration = Duration::from_secs(10);
 /// The nodes have seen each other's leases by then.
 const MEETING: Duration = Duration::from_secs(20);
-const CELL: &str = "/counter/forwarded";
+const CELLS: usize = 64;
+/// Connections, and the cells that they read.
+const LOADS: [(usize, usize); 3] = [(1, 1), (32, 1), (128, CELLS)];
 
 fn main() -> Result<()> {
     let args = Args::read();
     let mut report = Report::new("forward", format!("{:?} each, TLS on loopback", args.time()));
     for _ in 0..args.runs() {
         let [owner, other] = Server::start_two(&args.celld, &args.dir, TTL)?;
-        ask_text(owner.addr, "POST", CELL, Duration::from_secs(30))?;
-        meet(&other)?;
-        for connections in [1, 32] {
+        for cell in 0..CELLS {
+            ask_text(owner.addr, "POST", &path(cell), Duration::from_secs(30))?;
+        }
+        for cell in 0..CELLS {
+            meet(&other, cell)?;
+        }
+        for (connections, cells) in LOADS {
             for (what, server) in [("at the owner", &owner), ("at another node", &other)] {
                 let plan = Plan {
                     addr: server.addr,
                     connections,
-                    requests: vec![request("GET", CELL)],
+                    requests: (0..cells).map(|cell| request("GET", &path(cell))).collect(),
                     pace: Pace::Closed,
                     warm_up: args.time() / 4,
                     time: args.time(),
                 };
-                let plural = if connections == 1 { "" } else { "s" };
-                let row = format!("cell read {what}, {connections} connection{plural}");
+                let plural = |count| if count == 1 { "" } else { "s" };
+                let row = format!(
+                    "read {what}, {connections} connection{}, {cells} cell{}",
+                    plural(connections),
+                    plural(cells)
+                );
                 report.add_outcome(&row, &run(&plan)?);
             }
         }
@@ -41,11 +52,15 @@ fn main() -> Result<()> {
     report.print()
 }
 
-/// Waits until a node reaches the owner.
-fn meet(node: &Server) -> Result<()> {
+fn path(cell: usize) -> String {
+    format!("/counter/forwarded-{cell}")
+}
+
+/// Waits until a node reaches the owner of a cell.
+fn meet(node: &Server, cell: usize) -> Result<()> {
     let begin = Instant::now();
     loop {
-        let answer = ask(node.addr, "GET", CELL, Duration::from_secs(30));
+        let answer = ask(node.addr, "GET", &path(cell), Duration::from_secs(30));
         if answer.is_ok_and(|answer| answer.status == 200) {
             return Ok(());
         }
