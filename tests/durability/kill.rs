@@ -17,6 +17,8 @@ const CELLS: usize = 4;
 const ROUNDS_OF_A_CELL: u64 = 8;
 /// Rounds, unless `CELLD_TEST_KILL_ROUNDS` says another number.
 const ROUNDS: u64 = 200;
+/// Nodes that live and die side by side: most of a round is the wait for a lease.
+const LANES: u64 = 4;
 /// A node that has lost its state directory waits for the lease of its earlier life.
 const TTL_MS: &str = "4000";
 /// The longest that a node lives before it is killed.
@@ -45,12 +47,22 @@ fn damage_state(state: &Path, round: u64, rng: &mut Rng) {
 #[test]
 fn no_acknowledged_and_no_seen_write_is_lost_by_sigkill() {
     let _machine = super::alone();
-    let mut rng = Rng::from_environment("the rounds of SIGKILL");
+    let rng = Rng::from_environment("the rounds of SIGKILL");
+    let rounds = rounds().div_ceil(LANES);
+    std::thread::scope(|scope| {
+        for lane in 0..LANES {
+            let rng = rng.fork(lane);
+            scope.spawn(move || live_and_die(rounds, rng));
+        }
+    });
+}
+
+fn live_and_die(rounds: u64, mut rng: Rng) {
     let site = Site::new();
     let mut plan = site.node("n").variable("CELLD_TTL_MS", TTL_MS);
     let mut cells: Vec<Arc<Cell>> = Vec::new();
     let mut node = plan.start();
-    for round in 0..rounds() {
+    for round in 0..rounds {
         if round % ROUNDS_OF_A_CELL == 0 {
             for index in 0..CELLS {
                 cells.push(Cell::new(format!("r{round}c{index}")));
@@ -86,6 +98,6 @@ fn no_acknowledged_and_no_seen_write_is_lost_by_sigkill() {
         acknowledged += cell.ledger().acknowledged;
         seen += cell.ledger().seen;
     }
-    println!("{} rounds, {acknowledged} acknowledged, {seen} seen, {shown} rows", rounds());
-    assert!(acknowledged > rounds() * 10 && seen > rounds() * 10, "the load was too small");
+    println!("{rounds} rounds, {acknowledged} acknowledged, {seen} seen, {shown} rows");
+    assert!(acknowledged > rounds * 10 && seen > rounds * 10, "the load was too small");
 }
