@@ -3,8 +3,10 @@
 //! Invariant: a request is sent at most once. Only when a pooled connection turns out to be dead
 //! before a byte of the request was written is it sent on a fresh one.
 
+mod connecting;
 mod pool;
 mod tls;
+mod upgrade;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,6 +25,7 @@ use rustls::ClientConfig;
 
 pub use pool::{Counts, Limits, Pool};
 pub use tls::{TlsConfig, tls_config, tls_config_with};
+pub use upgrade::{Socket, Upgraded};
 
 /// Memory taken ahead for a body whose length was only claimed.
 const BODY_AHEAD: u64 = 1 << 20;

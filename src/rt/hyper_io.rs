@@ -25,6 +25,11 @@ impl<S> HyperIo<S> {
     pub fn new(socket: S) -> Self {
         Self { socket, window: WINDOW_MIN }
     }
+
+    /// The socket, when hyper is through with it.
+    pub fn into_inner(self) -> S {
+        self.socket
+    }
 }
 
 impl<S: AsyncRead + Unpin> hyper::rt::Read for HyperIo<S> {

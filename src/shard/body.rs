@@ -15,6 +15,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::coding::{self, Coding};
+use crate::websocket::Duplex;
 
 /// A body on its way; not `Send`.
 #[derive(Default)]
@@ -65,6 +66,8 @@ pub(crate) struct Answered {
     /// After redirects; empty when it is the URL that was asked for.
     pub url: String,
     pub redirected: bool,
+    /// With status 101: the end for whoever asked.
+    pub web_socket: Option<Duplex>,
 }
 
 /// A request on its way to a realm or to a server.

@@ -3,9 +3,10 @@
 //! Invariant: a connection's trouble stays its own. What a client gets wrong is answered with a
 //! 4xx; a client that stalls is cut off.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use celld_rt as rt;
 use celld_rt::hyper_io::{HyperIo, HyperTimer};
 use celld_v8host::{Encoding, Redirect};
 use futures_lite::FutureExt as _;
+use futures_lite::io::AsyncWrite as _;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
@@ -25,6 +27,9 @@ use crate::body::{Answered, Asked, Flow, HttpBody, SocketBody, failure};
 use crate::coding::recode;
 use crate::shard::Shard;
 use crate::socket::ClientSocket;
+use crate::websocket::codec::Role;
+use crate::websocket::wire::Wire;
+use crate::websocket::{Duplex, handshake};
 
 /// As on Cloudflare.
 const URI_BYTES_MAX: usize = 16 << 10;
@@ -41,6 +46,8 @@ const HEAD_LIMIT: Duration = Duration::from_secs(30);
 /// A client that takes nothing of a response, or sends nothing of a body that is wanted, for this
 /// long is cut off.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
+/// A host that has answered nothing for this long, not even the kernel's probes, is gone.
+const SILENCE_LIMIT: Duration = Duration::from_secs(120);
 /// Health for load balancers and supervisors; the only path that is not the application's.
 pub(crate) const HEALTH_PATH: &str = "/.well-known/celld/health";
 /// Only for `celld dev`.
@@ -59,8 +66,11 @@ pub(crate) async fn serve(shard: Rc<Shard>, listener: rt::net::TcpListener) {
         shard.connections.set(shard.connections.get() + 1);
         let guard = Connection(shard.clone());
         rt::spawn(async move {
-            let _guard = guard;
-            connection(shard, stream).await;
+            let upgraded = connection(&shard, stream).await;
+            drop(guard);
+            if let Some(wire) = upgraded {
+                speak(&shard, wire).await;
+            }
         });
     }
 }
@@ -74,6 +84,22 @@ impl Drop for Connection {
     }
 }
 
+/// Counts one WebSocket, as [`Connection`] does.
+struct Speaking(Rc<Shard>);
+
+impl Drop for Speaking {
+    fn drop(&mut self) {
+        self.0.wires.set(self.0.wires.get() - 1);
+    }
+}
+
+/// Pumps a WebSocket until it is over.
+async fn speak(shard: &Rc<Shard>, wire: Wire<ClientSocket>) {
+    shard.wires.set(shard.wires.get() + 1);
+    let _guard = Speaking(shard.clone());
+    wire.run(shard.leaving.wait()).await;
+}
+
 /// The two ends of a connection.
 #[derive(Clone, Copy)]
 struct Ends {
@@ -81,15 +107,21 @@ struct Ends {
     local: Option<SocketAddr>,
 }
 
-async fn connection(shard: Rc<Shard>, stream: rt::net::TcpStream) {
+/// Serves one connection. What is left of it, if it speaks WebSocket from then on.
+async fn connection(shard: &Rc<Shard>, stream: rt::net::TcpStream) -> Option<Wire<ClientSocket>> {
     let ends = Ends { peer: stream.peer_addr().ok(), local: stream.local_addr().ok() };
     // A write may take this long twice: at its end the kernel may have room for a little more. It
     // cannot fail, as the time is not zero.
     let _no_limit = stream.set_write_timeout(Some(STALL_LIMIT));
     let service_shard = shard.clone();
+    let switched: Rc<RefCell<Option<Duplex>>> = Rc::default();
+    let switching = switched.clone();
     let service = service_fn(move |request| {
-        let shard = service_shard.clone();
-        async move { Ok::<_, std::convert::Infallible>(respond(&shard, request, ends).await) }
+        let (shard, switching) = (service_shard.clone(), switching.clone());
+        // In a box, as a connection that is taken apart may not be pinned.
+        Box::pin(async move {
+            Ok::<_, std::convert::Infallible>(respond(&shard, request, ends, &switching).await)
+        })
     });
     // Without `pipeline_flush`: with it, an answer stays in the buffer for as long as a part of a
     // further request is there, and the answer to a malformed one is never sent.
@@ -100,11 +132,10 @@ async fn connection(shard: Rc<Shard>, stream: rt::net::TcpStream) {
         .max_buf_size(HEADER_BYTES_MAX + URI_BYTES_MAX)
         .timer(HyperTimer)
         .header_read_timeout(HEAD_LIMIT);
-    let mut served =
-        pin!(builder.serve_connection(HyperIo::new(ClientSocket::new(stream)), service));
+    let mut served = builder.serve_connection(HyperIo::new(ClientSocket::new(stream)), service);
     let finished = async {
         // An error here is the client's: a reset, a malformed head (answered by hyper), a stall.
-        let _client_error = served.as_mut().await;
+        let _client_error = poll_fn(|cx| served.poll_without_shutdown(cx)).await;
         true
     };
     let draining = async {
@@ -112,12 +143,26 @@ async fn connection(shard: Rc<Shard>, stream: rt::net::TcpStream) {
         false
     };
     if !finished.or(draining).await {
-        served.as_mut().graceful_shutdown();
-        let _client_error = served.await;
+        Pin::new(&mut served).graceful_shutdown();
+        let _client_error = poll_fn(|cx| served.poll_without_shutdown(cx)).await;
     }
+    let parts = served.into_parts();
+    let mut socket = parts.io.into_inner();
+    let Some(end) = switched.take() else {
+        let _closed = poll_fn(|cx| Pin::new(&mut socket).poll_close(cx)).await;
+        return None;
+    };
+    // A client that vanished without a word would keep it for ever.
+    let _unnoticed = rt::net::notice_dead_host(socket.stream(), SILENCE_LIMIT);
+    Some(Wire::new(socket, Role::Server, &parts.read_buf, end))
 }
 
-async fn respond(shard: &Rc<Shard>, request: Request<Incoming>, ends: Ends) -> Response<HttpBody> {
+async fn respond(
+    shard: &Rc<Shard>,
+    request: Request<Incoming>,
+    ends: Ends,
+    switching: &RefCell<Option<Duplex>>,
+) -> Response<HttpBody> {
     if request.uri().path() == HEALTH_PATH {
         return shard.status.health_response();
     }
@@ -130,8 +175,15 @@ async fn respond(shard: &Rc<Shard>, request: Request<Incoming>, ends: Ends) -> R
         let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
         format!("{} {}", request.method(), target)
     });
+    let handshake = handshake::Asked::read(&request);
     let response = match asked(request, ends).await {
-        Ok(asked) => dispatch(shard, asked, is_head).await,
+        Ok(asked) => match shard.fetch_worker(asked).await {
+            Ok(Answered { web_socket: Some(end), headers, .. }) => {
+                switch(handshake, headers, end, switching)
+            }
+            Ok(answered) => http_response(answered, is_head),
+            Err(error) => failed(shard, &error),
+        },
         Err((status, text)) => plain(status, text),
     };
     if let Some(line) = line {
@@ -166,24 +218,33 @@ fn full_text(error: &celld_v8host::Failure) -> String {
     format!("{}: {}\n{}\n", error.name, error.message, error.stack)
 }
 
-async fn dispatch(shard: &Rc<Shard>, asked: Asked, is_head: bool) -> Response<HttpBody> {
-    let outcome = shard.fetch_worker(asked).await;
-    match outcome {
-        Ok(answered) => http_response(answered, is_head),
-        Err(error) => {
-            let status = if error.overloaded || error.retryable {
-                StatusCode::SERVICE_UNAVAILABLE
-            } else {
-                StatusCode::INTERNAL_SERVER_ERROR
-            };
-            let shown = if shard.facts.is_dev {
-                full_text(&error)
-            } else {
-                format!("{}\n", public_text(&error))
-            };
-            plain(status, shown)
+/// The answer that switches to WebSocket, if the client has asked as it must.
+fn switch(
+    asked: Option<handshake::Asked>,
+    headers: http::HeaderMap,
+    end: Duplex,
+    switching: &RefCell<Option<Duplex>>,
+) -> Response<HttpBody> {
+    match asked.map(|asked| asked.accept()) {
+        Some(Ok(accept)) => {
+            *switching.borrow_mut() = Some(end);
+            handshake::switch(headers, accept, HttpBody::new(Flow::Empty))
         }
+        Some(Err((status, text))) => plain(status, text),
+        // The Worker has been told so before.
+        None => plain(StatusCode::UPGRADE_REQUIRED, "not a WebSocket\n".into()),
     }
+}
+
+fn failed(shard: &Rc<Shard>, error: &celld_v8host::Failure) -> Response<HttpBody> {
+    let status = if error.overloaded || error.retryable {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::INTERNAL_SERVER_ERROR
+    };
+    let shown =
+        if shard.facts.is_dev { full_text(error) } else { format!("{}\n", public_text(error)) };
+    plain(status, shown)
 }
 
 /// What a stranger may read of a failure: nothing of the application's own text.

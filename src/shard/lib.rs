@@ -27,3 +27,4 @@ mod socket;
 mod status;
 pub mod storage;
 mod waking;
+mod websocket;

@@ -522,6 +522,7 @@ impl Node {
             self.leave(Leave::Clients).await;
             // What goes on in the background on one shard may call a cell of another.
             while self.leave(Leave::Cells).await {}
+            self.leave(Leave::Sockets).await;
             self.leave(Leave::Peers).await;
             Exit::Drained
         };

@@ -3,7 +3,7 @@
 //! Source: WHATWG Fetch, "HTTP-redirect fetch".
 
 use bytes::Bytes;
-use celld_rt::http_client::{HttpClient, tls_config};
+use celld_rt::http_client::{HttpClient, Upgraded, tls_config};
 use celld_v8host::{Encoding, Redirect};
 use http::header::{
     ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH,
@@ -14,6 +14,9 @@ use hyper::body::{Body as _, Incoming};
 use url::Url;
 
 use crate::body::{Answered, Asked, Flow, HttpBody, Outcome, SocketBody, failure};
+use crate::websocket::codec::Role;
+use crate::websocket::wire::Wire;
+use crate::websocket::{self, handshake};
 
 /// As browsers and Cloudflare.
 const REDIRECTS_MAX: u32 = 20;
@@ -89,6 +92,43 @@ impl Outbound {
             }
             url = target;
         }
+    }
+}
+
+impl Outbound {
+    /// A request for a WebSocket of another server. Redirects are not followed.
+    ///
+    /// # Errors
+    /// As [`Outbound::fetch`].
+    pub async fn open_socket(&self, asked: Asked) -> Outcome {
+        let client = self.client.get_or_init(|| HttpClient::new(tls_config()));
+        let Asked { method, url, mut headers, body, .. } = asked;
+        let url = Url::parse(&url)
+            .map_err(|error| failure("TypeError", format!("Invalid URL: {url} ({error})")))?;
+        let mut request = build(&method, &url, std::mem::take(&mut headers), body)?;
+        let key = handshake::ask(request.headers_mut());
+        let upgraded = client.upgrade(request).await.map_err(|error| {
+            failure("Error", format!("Network connection lost: fetch of {url} failed: {error}"))
+        })?;
+        let (head, socket, read) = match upgraded {
+            Upgraded::Answered(response) => return Ok(answered(response, &url, false)),
+            Upgraded::Switched { head, socket, read } => (head, socket, read),
+        };
+        let (head, ()) = head.into_parts();
+        handshake::check_answer(&head.headers, &key)?;
+        let (near, far) = websocket::connect();
+        let wire = Wire::new(socket, Role::Client, &read, near);
+        celld_rt::spawn(wire.run(std::future::pending()));
+        Ok(Answered {
+            status: head.status.as_u16(),
+            status_text: head.status.canonical_reason().unwrap_or_default().into(),
+            headers: head.headers,
+            body: Flow::Empty,
+            encoding: Encoding::Manual,
+            url: url.as_str().to_owned(),
+            redirected: false,
+            web_socket: Some(far),
+        })
     }
 }
 
@@ -182,6 +222,7 @@ fn answered(response: Response<Incoming>, url: &Url, redirected: bool) -> Answer
         encoding: Encoding::Manual,
         url: url.as_str().to_owned(),
         redirected,
+        web_socket: None,
     }
 }
 

@@ -23,6 +23,7 @@ use crate::coding::Coding;
 use crate::host::Reply;
 use crate::pulled::{Pulled, Sink, Source};
 use crate::shard::Shard;
+use crate::websocket::tunnel::{self, Tunnels};
 
 /// Messages that wait for a peer, beyond the queue itself, before requests are refused: a few times
 /// what one cell takes.
@@ -58,6 +59,12 @@ pub(crate) enum Message {
         stream: u64,
         chunk: Result<Option<Bytes>, Failure>,
     },
+    /// Something for a WebSocket whose ends are on the two shards.
+    Socket {
+        number: u64,
+        from: tunnel::Side,
+        cargo: tunnel::Cargo,
+    },
 }
 
 pub(crate) struct WireRequest {
@@ -74,6 +81,8 @@ pub(crate) struct WireResponse {
     headers: HeaderMap,
     body: WireBody,
     encoding: Encoding,
+    /// The number of the tunnel to the other end.
+    web_socket: Option<u64>,
 }
 
 enum WireBody {
@@ -97,6 +106,7 @@ pub(crate) struct Peers {
     exports: RefCell<FxHashMap<u64, Option<Pieces>>>,
     next_export: StdCell<u64>,
     imports: RefCell<FxHashMap<(usize, u64), SharedSink>>,
+    pub tunnels: Tunnels,
 }
 
 /// The way to one peer.
@@ -115,7 +125,7 @@ impl Peers {
         Self { ways, ..Self::default() }
     }
 
-    fn send(&self, peer: usize, message: Message) {
+    pub fn send(&self, peer: usize, message: Message) {
         if let Some(Some(way)) = self.ways.get(peer) {
             way.send(Box::new(message));
         }
@@ -200,14 +210,24 @@ pub(crate) fn abandon(shard: &Rc<Shard>, is_asker: impl Fn(&Reply) -> bool) {
 impl Shard {
     /// Sends an answer back to the shard that asked.
     pub fn answer_peer(self: &Rc<Self>, peer: usize, call: u64, outcome: Outcome) {
+        let mut end = None;
         let outcome = outcome.map(|answered| WireResponse {
             status: answered.status,
             status_text: answered.status_text,
             headers: answered.headers,
             body: export(&self.peers, answered.body),
             encoding: answered.encoding,
+            web_socket: answered.web_socket.map(|socket| {
+                let number = self.peers.tunnels.number();
+                end = Some((number, socket));
+                number
+            }),
         });
         self.peers.send(peer, Message::Answer { call, outcome });
+        // Not before: what comes over the tunnel must find it.
+        if let Some((number, socket)) = end {
+            tunnel::export(self, peer, number, socket);
+        }
     }
 
     /// Tells the shard that asked that its request has not run.
@@ -242,8 +262,8 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
             shard.fetch_cell(target, asked, reply, via);
         }
         Message::Answer { call, outcome } => {
-            let Some((_, reply)) = peers.calls.borrow_mut().remove(&call) else { return };
-            reply.send(outcome.map(|response| Answered {
+            let reply = peers.calls.borrow_mut().remove(&call);
+            let outcome = outcome.map(|response| Answered {
                 status: response.status,
                 status_text: response.status_text,
                 headers: response.headers,
@@ -251,7 +271,15 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
                 encoding: response.encoding,
                 url: String::new(),
                 redirected: false,
-            }));
+                web_socket: response.web_socket.map(|number| tunnel::import(shard, peer, number)),
+            });
+            // What nobody wants ends where it comes from.
+            if let Some((_, reply)) = reply {
+                reply.send(outcome);
+            }
+        }
+        Message::Socket { number, from, cargo } => {
+            tunnel::arrive(shard, peer, from, number, cargo);
         }
         Message::Refuse { call, why } => {
             let Some((_, reply)) = peers.calls.borrow_mut().remove(&call) else { return };

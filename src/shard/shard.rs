@@ -93,7 +93,11 @@ pub(crate) struct Shard {
     pub authority: Arc<Authority>,
     pub status: Arc<Status>,
     pub draining: Flag,
+    /// Told when all cells have left.
+    pub leaving: Flag,
     pub connections: StdCell<usize>,
+    /// Connections that speak WebSocket.
+    pub wires: StdCell<usize>,
     pub compactions: StdCell<usize>,
     pub peers: Peers,
     outbound: Outbound,
@@ -128,7 +132,9 @@ impl Shard {
             authority,
             status,
             draining: Flag::default(),
+            leaving: Flag::default(),
             connections: StdCell::new(0),
+            wires: StdCell::new(0),
             compactions: StdCell::new(0),
             peers,
             outbound: Outbound::new(),
@@ -293,6 +299,11 @@ impl Shard {
         self.outbound.fetch(asked).await
     }
 
+    /// The global `fetch`, for a WebSocket.
+    pub async fn open_socket(&self, asked: Asked) -> Outcome {
+        self.outbound.open_socket(asked).await
+    }
+
     /// The realm that takes new events of the Worker.
     fn current_host(&self) -> Option<Rc<Host>> {
         self.hosts.borrow().iter().find(|host| !host.retired.get()).cloned()
@@ -423,6 +434,14 @@ impl Shard {
                 had_any
             }
             Leave::Cells => self.hand_over().await,
+            Leave::Sockets => {
+                self.leaving.raise();
+                let had_any = self.wires.get() > 0;
+                while self.wires.get() > 0 {
+                    rt::sleep(std::time::Duration::from_millis(10)).await;
+                }
+                had_any
+            }
             Leave::Peers => {
                 let Some(fleet) = self.fleet.get() else { return false };
                 fleet.server.drain().await;
@@ -435,12 +454,15 @@ impl Shard {
     async fn hand_over(&self) -> bool {
         let had_any = !self.cells.borrow().is_empty();
         loop {
+            for host in self.hosts.borrow().iter() {
+                host.close_all_sockets();
+            }
             let cells: Vec<_> = self.cells.borrow().values().cloned().collect();
             if cells.is_empty() {
                 return had_any;
             }
             // A few at a time: each release is a conditional write.
-            let leaving = cells.iter().filter(|cell| cell.evict());
+            let leaving = cells.iter().filter(|cell| cell.hand_over());
             let _started = leaving.take(RELEASES_AT_ONCE).count();
             rt::sleep(std::time::Duration::from_millis(5)).await;
         }
@@ -455,6 +477,8 @@ pub(crate) enum Leave {
     Clients,
     /// The cells go back to the bucket. Requests of other nodes are refused.
     Cells,
+    /// WebSockets are closed whose other ends are not here.
+    Sockets,
     /// The connections of other nodes are closed.
     Peers,
 }

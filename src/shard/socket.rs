@@ -34,6 +34,11 @@ impl ClientSocket {
     pub fn new(stream: rt::net::TcpStream) -> Self {
         Self { stream, leaving: None }
     }
+
+    /// The socket itself.
+    pub fn stream(&self) -> &rt::net::TcpStream {
+        &self.stream
+    }
 }
 
 impl AsyncRead for ClientSocket {

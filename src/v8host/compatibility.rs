@@ -19,6 +19,19 @@ pub(crate) struct Flag {
 pub(crate) const DELETE_ALL_DELETES_ALARM: Flag =
     Flag { on: "delete_all_deletes_alarm", off: "delete_all_preserves_alarm", since: "2026-02-24" };
 
+/// `WebSocket.binaryType` is `blob` until a script sets it.
+pub(crate) const WEBSOCKET_BLOBS: Flag = Flag {
+    on: "websocket_standard_binary_type",
+    off: "no_websocket_standard_binary_type",
+    since: "2026-03-17",
+};
+/// A Close of the other side is answered without the script's doing.
+pub(crate) const WEBSOCKET_REPLIES: Flag = Flag {
+    on: "web_socket_auto_reply_to_close",
+    off: "web_socket_manual_reply_to_close",
+    since: "2026-04-07",
+};
+
 impl Script {
     /// Whether the behaviour is on.
     pub(crate) fn has(&self, flag: Flag) -> bool {

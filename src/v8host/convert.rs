@@ -48,6 +48,20 @@ pub fn to_string(scope: &mut PinScope, value: Local<v8::Value>) -> Option<String
     Some(text_of(scope, text))
 }
 
+/// The strings of an array.
+pub fn strings_of(scope: &mut PinScope, value: Local<v8::Value>) -> Option<Vec<String>> {
+    let Ok(list) = Local::<v8::Array>::try_from(value) else {
+        throw_type_error(scope, "an array of strings is expected");
+        return None;
+    };
+    let mut strings = Vec::new();
+    for at in 0..list.length() {
+        let item = list.get_index(scope, at)?;
+        strings.push(to_string(scope, item)?);
+    }
+    Some(strings)
+}
+
 /// The text of a string.
 pub fn text_of(scope: &v8::Isolate, text: Local<v8::String>) -> String {
     let bytes = utf8_of(scope, text);

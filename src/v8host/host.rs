@@ -4,11 +4,13 @@
 //! [`Input`] and asks for everything in a [`HostCall`], so that a script can play it in a test.
 //! Units: `Wall` is milliseconds since 1970; timer delays are milliseconds.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 
+use crate::sockets::Sockets;
 use crate::storage::Database;
 
 /// One delivered event: a request, a scheduled run, the opening of a cell. It is the I/O context
@@ -36,6 +38,44 @@ pub struct TimerId(pub u64);
 /// A `blockConcurrencyWhile` under way. Chosen by the realm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SectionId(pub u64);
+
+/// One end of a WebSocket as JavaScript holds it. Chosen by whoever makes the end, with
+/// [`SocketId::fresh`]; never reused on a thread, so that it may move to another realm there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SocketId(pub u64);
+
+impl SocketId {
+    /// One that nobody on this thread has.
+    #[must_use]
+    pub fn fresh() -> Self {
+        thread_local! {
+            static NEXT: Cell<u64> = const { Cell::new(1) };
+        }
+        Self(NEXT.replace(NEXT.get() + 1))
+    }
+}
+
+/// What goes over a WebSocket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SocketMessage {
+    Text(String),
+    Binary(Bytes),
+    /// The last message of its direction. 1005: without a code.
+    Close {
+        code: u16,
+        reason: String,
+    },
+}
+
+/// What JavaScript hears of a WebSocket.
+#[derive(Clone, Debug)]
+pub enum SocketEvent {
+    Message(SocketMessage),
+    /// The other side is gone without a Close.
+    Lost,
+    /// The other side did what the protocol forbids.
+    Failed(Failure),
+}
 
 /// The body of a request or a response.
 #[derive(Debug, Default)]
@@ -95,6 +135,9 @@ pub struct Response {
     /// The final URL after redirects, for answers of the global `fetch`; empty otherwise.
     pub url: String,
     pub redirected: bool,
+    /// With status 101. On its way out of JavaScript: the end that is to be connected to whoever
+    /// asked. On its way in: the end that JavaScript gets.
+    pub web_socket: Option<SocketId>,
 }
 
 /// Why an event or a call ended without a result.
@@ -146,6 +189,20 @@ pub enum Input {
         /// Failed runs before this one, as far as they count.
         retries: u32,
     },
+    /// Something came on a WebSocket that JavaScript has accepted. The next thing comes after this
+    /// turn.
+    Socket {
+        socket: SocketId,
+        event: SocketEvent,
+    },
+    /// The same for a hibernatable one: runs `webSocketMessage`, `webSocketClose` or
+    /// `webSocketError` of the cell's instance.
+    CellSocket {
+        event: EventId,
+        cell: CellSlot,
+        socket: SocketId,
+        happened: SocketEvent,
+    },
     /// Constructs an instance of a Durable Object class. Ends in `HostCall::Opened`.
     OpenCell {
         event: EventId,
@@ -195,6 +252,8 @@ pub struct OpenCell {
     /// Key of the namespace, which ids are checked against.
     pub namespace: String,
     pub database: Rc<Database>,
+    /// Its hibernatable WebSockets.
+    pub sockets: Rc<Sockets>,
 }
 
 /// What a realm wants. Calls come in the order in which JavaScript made them.
@@ -205,6 +264,29 @@ pub enum HostCall {
         event: EventId,
         cell: Option<CellSlot>,
         response: Result<Response, Failure>,
+    },
+    /// These two are the ends of one WebSocket. Comes before anything else about them.
+    SocketPair {
+        sockets: [SocketId; 2],
+        origin: Origin,
+    },
+    /// JavaScript wants to hear of what comes on this end.
+    SocketAccept {
+        socket: SocketId,
+        origin: Origin,
+    },
+    /// `ctx.acceptWebSocket`: what comes on this end are events of the cell. It is in
+    /// [`OpenCell::sockets`] already.
+    SocketHibernate {
+        socket: SocketId,
+        cell: CellSlot,
+        origin: Origin,
+    },
+    /// A message goes out on this end.
+    SocketSend {
+        socket: SocketId,
+        origin: Origin,
+        message: SocketMessage,
     },
     /// `alarm()` has ended. The shard writes down what follows (`Database::store_alarm`).
     AlarmEnded {
@@ -312,6 +394,7 @@ pub struct Target {
 
 /// The good end of a call.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every answer is a response")]
 pub enum Answer {
     Response(Response),
     Done,

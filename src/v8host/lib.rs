@@ -20,6 +20,7 @@ pub mod ops;
 mod realm;
 mod script;
 mod snapshot;
+mod sockets;
 mod stack;
 mod state;
 pub mod storage;
@@ -28,12 +29,13 @@ mod watchdog;
 
 pub use host::{
     Answer, Body, CallId, CellSlot, Encoding, EventId, Failure, HostCall, Input, LogLevel,
-    OpenCell, Origin, Redirect, Request, Response, SectionId, StreamId, Target, Termination,
-    TimerId, Turn,
+    OpenCell, Origin, Redirect, Request, Response, SectionId, SocketEvent, SocketId, SocketMessage,
+    StreamId, Target, Termination, TimerId, Turn,
 };
 pub use limits::Limits;
 pub use realm::{LoadError, Realm, Usage};
 pub use script::{DurableObjectBinding, Module, ModuleKind, Script};
 pub use snapshot::startup;
+pub use sockets::Sockets;
 pub use state::RealmState;
 pub use storage::{Database, StoredAlarm};

@@ -40,6 +40,7 @@ const FILES: &[(&str, &str)] = &[
     ("console.js", include_str!("js/console.js")),
     ("headers.js", include_str!("js/headers.js")),
     ("body.js", include_str!("js/body.js")),
+    ("websocket.js", include_str!("js/websocket.js")),
     ("request.js", include_str!("js/request.js")),
     ("response.js", include_str!("js/response.js")),
     ("fetch.js", include_str!("js/fetch.js")),
@@ -47,6 +48,7 @@ const FILES: &[(&str, &str)] = &[
     ("alarms.js", include_str!("js/alarms.js")),
     ("sql.js", include_str!("js/sql.js")),
     ("storage.js", include_str!("js/storage.js")),
+    ("hibernation.js", include_str!("js/hibernation.js")),
     ("durable.js", include_str!("js/durable.js")),
     ("workers_module.js", include_str!("js/workers_module.js")),
     // Last: it fills in what no other file has defined.

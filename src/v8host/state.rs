@@ -15,6 +15,7 @@ use crate::convert;
 use crate::host::{CallId, CellSlot, EventId, HostCall, Origin, SectionId, StreamId, TimerId};
 use crate::modules::ModuleMap;
 use crate::script::Script;
+use crate::sockets::Sockets;
 use crate::storage::Database;
 
 /// The state of one realm, reached from native functions with [`RealmState::get`].
@@ -27,6 +28,10 @@ pub struct RealmState {
     pub script: Arc<Script>,
     /// Databases of the cells that live here.
     pub databases: RefCell<BTreeMap<CellSlot, Rc<Database>>>,
+    /// Hibernatable WebSockets of the cells that live here.
+    pub sockets: RefCell<BTreeMap<CellSlot, Rc<Sockets>>>,
+    /// Bytes that this turn has sent on WebSockets.
+    pub(crate) socket_bytes: Cell<usize>,
     pub(crate) modules: ModuleMap,
     pub(crate) names: Names,
     pub(crate) rejections: RefCell<Rejections>,
@@ -72,6 +77,8 @@ impl RealmState {
             wrote: RefCell::default(),
             script,
             databases: RefCell::default(),
+            sockets: RefCell::default(),
+            socket_bytes: Cell::new(0),
             modules: ModuleMap::default(),
             names,
             rejections: RefCell::default(),
@@ -90,6 +97,7 @@ impl RealmState {
         self.rejections.take();
         self.extensions.take();
         self.databases.take();
+        self.sockets.take();
     }
 
     /// The state of the realm that `scope` runs in.

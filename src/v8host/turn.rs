@@ -7,7 +7,10 @@ use v8::{Global, Local, PinScope};
 
 use crate::convert::{self, body_kind};
 use crate::errors::failure;
-use crate::host::{Answer, Body, Failure, HostCall, Input, Request, Response, Termination, Turn};
+use crate::host::{
+    Answer, Body, Failure, HostCall, Input, Request, Response, SocketEvent, SocketMessage,
+    Termination, Turn,
+};
 use crate::modules;
 use crate::realm::{self, Realm};
 use crate::state::{RealmState, Rejection};
@@ -18,6 +21,8 @@ pub(crate) enum Entry {
     Fetch,
     Scheduled,
     Alarm,
+    Socket,
+    CellSocket,
     OpenCell,
     CloseCell,
     AnswerResponse,
@@ -34,10 +39,12 @@ pub(crate) enum Entry {
 }
 
 /// In the order of [`Entry`].
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 18] = [
     "fetch",
     "scheduled",
     "alarm",
+    "socket",
+    "cellSocket",
     "openCell",
     "closeCell",
     "answerResponse",
@@ -130,6 +137,7 @@ impl Realm {
             return Turn::Terminated(Termination::OutOfMemory);
         }
         self.set_clock(now);
+        self.state.socket_bytes.set(0);
         self.state.calls.swap(&std::cell::RefCell::new(std::mem::take(calls)));
         self.watchdog.begin(self.limits.turn_cpu_max);
         {
@@ -278,9 +286,27 @@ fn deliver(scope: &mut PinScope, entries: &Entries, input: Input) -> Option<()> 
             ];
             entries.call(scope, Entry::Alarm, &arguments)
         }
+        Input::Socket { socket, event } => {
+            let [kind, value, reason] = socket_values(scope, event)?;
+            let arguments = [number(scope, socket.0), kind, value, reason];
+            entries.call(scope, Entry::Socket, &arguments)
+        }
+        Input::CellSocket { event, cell, socket, happened } => {
+            let [kind, value, reason] = socket_values(scope, happened)?;
+            let arguments = [
+                number(scope, event.0),
+                number(scope, cell.0.into()),
+                number(scope, socket.0),
+                kind,
+                value,
+                reason,
+            ];
+            entries.call(scope, Entry::CellSocket, &arguments)
+        }
         Input::OpenCell { event, cell, open } => {
             let state = RealmState::get(scope);
             state.databases.borrow_mut().insert(cell, open.database);
+            state.sockets.borrow_mut().insert(cell, open.sockets);
             let name = match &open.name {
                 Some(name) => convert::string(scope, name).into(),
                 None => v8::undefined(scope).into(),
@@ -298,6 +324,7 @@ fn deliver(scope: &mut PinScope, entries: &Entries, input: Input) -> Option<()> 
         Input::CloseCell { cell } => {
             let state = RealmState::get(scope);
             state.databases.borrow_mut().remove(&cell);
+            state.sockets.borrow_mut().remove(&cell);
             let arguments = [number(scope, cell.0.into())];
             entries.call(scope, Entry::CloseCell, &arguments)
         }
@@ -342,8 +369,16 @@ fn answer_call<'s>(
 ) -> Option<Local<'s, v8::Value>> {
     match answer {
         Ok(Answer::Response(response)) => {
-            let Response { status, status_text, headers, body, url, redirected, encoding: _ } =
-                response;
+            let Response {
+                status,
+                status_text,
+                headers,
+                body,
+                url,
+                redirected,
+                encoding: _,
+                web_socket,
+            } = response;
             let (kind, value, length) = body_values(scope, body)?;
             let arguments = [
                 number(scope, call),
@@ -355,6 +390,7 @@ fn answer_call<'s>(
                 length,
                 convert::string(scope, &url).into(),
                 v8::Boolean::new(scope, redirected).into(),
+                optional(scope, web_socket.map(|socket| socket.0)),
             ];
             entries.call(scope, Entry::AnswerResponse, &arguments)
         }
@@ -370,6 +406,29 @@ fn answer_call<'s>(
 }
 
 type Value<'s> = Local<'s, v8::Value>;
+
+/// `(kind, value, reason)`: 0 a text, 1 bytes in an `ArrayBuffer`, 2 a Close with its code and
+/// reason, 3 lost, 4 failed with a message.
+fn socket_values<'s>(scope: &mut PinScope<'s, '_>, event: SocketEvent) -> Option<[Value<'s>; 3]> {
+    let undefined: Value = v8::undefined(scope).into();
+    let (kind, value, reason): (u32, Value, Value) = match event {
+        SocketEvent::Message(SocketMessage::Text(text)) => {
+            (0, convert::string(scope, &text).into(), undefined)
+        }
+        SocketEvent::Message(SocketMessage::Binary(bytes)) => {
+            let buffer = convert::uint8_array(scope, bytes)?.buffer(scope)?;
+            (1, buffer.into(), undefined)
+        }
+        SocketEvent::Message(SocketMessage::Close { code, reason }) => {
+            (2, number(scope, code.into()), convert::string(scope, &reason).into())
+        }
+        SocketEvent::Lost => (3, undefined, undefined),
+        SocketEvent::Failed(failure) => {
+            (4, convert::string(scope, &failure.message).into(), undefined)
+        }
+    };
+    Some([v8::Integer::new_from_unsigned(scope, kind).into(), value, reason])
+}
 
 /// `(id, name, message, stack, flags)`
 fn failure_values<'s>(scope: &mut PinScope<'s, '_>, id: u64, failure: &Failure) -> [Value<'s>; 5] {

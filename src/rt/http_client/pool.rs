@@ -18,16 +18,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_channel::oneshot;
-use futures_rustls::TlsConnector;
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{Builder, SendRequest};
-use rustls::pki_types::ServerName;
 
+use super::connecting::{Opened, open};
 use super::{Origin, SendError, TlsConfig};
 use crate::hyper_io::HyperIo;
-use crate::net::{connect, notice_dead_host, resolve};
-use crate::{sleep, spawn, timeout};
+use crate::{sleep, spawn};
 
 /// Between two looks at idle connections.
 const LOOK: Duration = Duration::from_secs(1);
@@ -341,28 +339,11 @@ where
     }
 
     async fn open(&self) -> io::Result<(SendRequest<B>, Rc<Link>)> {
-        let Origin { tls, host, port } = &self.0.origin;
         let limit = self.0.limits.connect;
-        let addresses = resolve(host, *port).await.map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot resolve {host}: {error}"))
-        })?;
-        let socket = connect(&addresses, limit).await.map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot connect to {host}:{port}: {error}"))
-        })?;
-        // Without it, a connection is only noticed later to be dead.
-        let _later = notice_dead_host(&socket, self.0.limits.silence);
-        if !tls {
-            return self.handshake(HyperIo::new(socket)).await;
+        match open(&self.0.origin, &self.0.tls, limit, self.0.limits.silence).await? {
+            Opened::Plain(socket) => self.handshake(HyperIo::new(socket)).await,
+            Opened::Tls(socket) => self.handshake(HyperIo::new(*socket)).await,
         }
-        let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let name = ServerName::try_from(bare).map_err(io::Error::other)?;
-        let connected = TlsConnector::from(self.0.tls.clone()).connect(name, socket);
-        // A server that does not speak TLS may wait for more instead of saying so.
-        let tls = timeout(limit, connected)
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(|error| io::Error::new(error.kind(), format!("TLS with {host}: {error}")))?;
-        self.handshake(HyperIo::new(tls)).await
     }
 
     async fn handshake<S>(&self, io: S) -> io::Result<(SendRequest<B>, Rc<Link>)>

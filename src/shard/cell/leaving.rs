@@ -3,9 +3,12 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use celld_core::cas::{Guard, Nonce};
+use celld_core::cas::{Etag, Guard, Nonce};
 use celld_core::eviction::{Event, Rest};
+use celld_core::ownership::Record;
 use celld_core::route::Refusal;
+use celld_core::time::Wall;
+use celld_core::txid::Txid;
 use celld_core::wake::Verdict;
 use celld_rt as rt;
 use celld_v8host::Failure;
@@ -48,6 +51,9 @@ impl Cell {
         gate.break_now(&mut effects);
         host.close_cell(slot, why);
         perform_gate(&host, effects);
+        // What came on them is for nobody any more.
+        self.state.borrow_mut().arrivals.retain(|arrival| !matches!(arrival, Arrival::Socket(_)));
+        self.close_sockets(&why.message);
         if let Some(shard) = self.shard.upgrade() {
             shard.owes_alarm(&self.id, due, owed);
         }
@@ -103,6 +109,7 @@ impl Cell {
             matches!(state.phase, Phase::Cold)
                 && state.arrivals.is_empty()
                 && state.visits.is_empty()
+                && !self.has_sockets()
         };
         if let (true, Some(shard)) = (cold, self.shard.upgrade()) {
             shard.forget_cell(self);
@@ -141,7 +148,21 @@ impl Cell {
             live.was_used = false;
             live.database.release_memory();
         }
-        shard.eviction_event(Event::Idle(self.key, Rest::Plain));
+        shard.eviction_event(Event::Idle(self.key, self.rest()));
+    }
+
+    /// With sockets that stay, and nothing else that an eviction would end, it leaves early.
+    fn rest(&self) -> Rest {
+        let place = match &self.state.borrow().phase {
+            Phase::Live(live) => Some((live.host.clone(), live.slot)),
+            Phase::Cold | Phase::Activating | Phase::Leaving => None,
+        };
+        match place {
+            Some((host, slot)) if self.has_sockets() && !host.holds_something(slot) => {
+                Rest::Hibernatable
+            }
+            Some(_) | None => Rest::Plain,
+        }
     }
 
     /// A newer version of the script runs: the cell moves there once its events are over.
@@ -195,15 +216,20 @@ impl Cell {
     /// `must_go`: not if it is to make room for others.
     pub fn evict_if_unused(self: &Rc<Self>, must_go: bool) -> Option<Event<u64>> {
         let idle = self.is_idle();
+        let mut is_used = true;
         if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
             if !idle {
                 live.is_resting = false;
                 return Some(Event::Busy(self.key));
             }
-            if std::mem::take(&mut live.was_used) && !must_go {
+            if !std::mem::take(&mut live.was_used) || must_go {
+                is_used = false;
+            } else {
                 live.database.release_memory();
-                return Some(Event::Idle(self.key, Rest::Plain));
             }
+        }
+        if is_used {
+            return Some(Event::Idle(self.key, self.rest()));
         }
         if self.evict() { None } else { Some(Event::Busy(self.key)) }
     }
@@ -236,8 +262,29 @@ impl Cell {
         let txid = store.txid();
         drop(database);
         drop(store);
+        let kept = Kept { record, etag, txid, due };
+        if self.has_sockets() {
+            // Others ask here, as long as the record names us.
+            {
+                let mut state = self.state.borrow_mut();
+                state.phase = Phase::Cold;
+                state.kept = Some(kept);
+            }
+            shard.eviction_event(Event::Gone(self.key));
+            shard.owes_alarm(&self.id, due, None);
+            self.wake_or_forget();
+        } else {
+            self.release(kept);
+        }
+        true
+    }
+
+    /// Gives the cell back to the bucket. Its phase is `Leaving`.
+    pub(super) fn release(self: &Rc<Self>, kept: Kept) {
+        let Some(shard) = self.shard.upgrade() else { return };
         let cell = self.clone();
         rt::spawn(async move {
+            let Kept { record, etag, txid, due } = kept;
             let released = record.release(txid, Nonce::numbered(random(), 0));
             let guard = Guard::Match(etag);
             let body = Bytes::from(released.encode(&cell.id));
@@ -250,6 +297,25 @@ impl Cell {
             shard.owes_alarm(&cell.id, due, None);
             cell.wake_or_forget();
         });
-        true
     }
+
+    /// The node stops. What the cell keeps open is closed as soon as nothing runs in it, and the
+    /// cell goes back to the bucket. Returns whether it is on its way.
+    pub fn hand_over(self: &Rc<Self>) -> bool {
+        let is_cold = matches!(self.state.borrow().phase, Phase::Cold);
+        if !is_cold && !self.is_idle() {
+            return false;
+        }
+        self.close_sockets("the node is stopping");
+        !is_cold && self.evict()
+    }
+}
+
+/// What a cell needs that is out of memory and still ours, to be given back.
+pub(super) struct Kept {
+    record: Record,
+    etag: Etag,
+    txid: Txid,
+    /// When its alarm is due.
+    due: Option<Wall>,
 }

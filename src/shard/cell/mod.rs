@@ -8,6 +8,7 @@ mod compacting;
 mod covering;
 mod leaving;
 mod proving;
+mod sockets;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,7 +30,11 @@ use celld_core::wake::cover::Cover;
 use celld_core::wake::sleepers;
 use celld_core::wake::{Entry, Verdict};
 use celld_rt as rt;
-use celld_v8host::{CellSlot, Database, Failure, HostCall, OpenCell, SectionId, Target};
+use celld_v8host::{
+    CellSlot, Database, Failure, HostCall, OpenCell, SectionId, SocketId, Sockets, Target,
+};
+use rustc_hash::FxHashMap;
+pub(crate) use sockets::SocketArrival;
 
 use crate::activation::{self, Activated, NotServed};
 use crate::body::{Asked, failure};
@@ -50,6 +55,9 @@ pub(crate) struct Cell {
     name: RefCell<Option<String>>,
     shard: Weak<Shard>,
     state: RefCell<State>,
+    /// Its hibernatable WebSockets, as a realm sees them, and their connections.
+    sockets: Rc<Sockets>,
+    links: RefCell<FxHashMap<SocketId, sockets::Link>>,
 }
 
 struct State {
@@ -58,6 +66,8 @@ struct State {
     arrivals: VecDeque<Arrival>,
     /// Entries of the wake index that somebody has found due.
     visits: Vec<Visit>,
+    /// The cell is out of memory and still ours, for the sake of its sockets.
+    kept: Option<leaving::Kept>,
     /// Counts lives of the cell in memory, so that late answers to an earlier one are dropped.
     life: u64,
 }
@@ -66,6 +76,7 @@ struct State {
 enum Arrival {
     Fetch(Box<Wanted>),
     Alarm { scheduled_ms: u64, retries: u32 },
+    Socket(Box<SocketArrival>),
 }
 
 /// A request that waits for its cell, here or on the way to another node.
@@ -183,8 +194,11 @@ impl Cell {
                 phase: Phase::Cold,
                 arrivals: VecDeque::new(),
                 visits: Vec::new(),
+                kept: None,
                 life: 0,
             }),
+            sockets: Rc::default(),
+            links: RefCell::default(),
         })
     }
 
@@ -224,21 +238,14 @@ impl Cell {
 
     /// Brings the cell into memory, if that has not begun, and keeps the request until then.
     pub fn wait_for(self: &Rc<Self>, wanted: Wanted) {
-        let begins = {
-            let mut state = self.state.borrow_mut();
-            state.arrivals.push_back(Arrival::Fetch(Box::new(wanted)));
-            let begins = matches!(state.phase, Phase::Cold);
-            if begins {
-                state.phase = Phase::Activating;
-            }
-            begins
-        };
-        if begins { self.activate() } else { self.deliver_arrivals() }
+        self.enqueue(Arrival::Fetch(Box::new(wanted)));
     }
 
-    /// Whether it is in memory, or on its way there or back.
+    /// Whether nothing of it is here: it is not in memory, nor on its way there or back, nor kept
+    /// for the sake of its sockets.
     pub fn is_cold(&self) -> bool {
-        matches!(self.state.borrow().phase, Phase::Cold)
+        let state = self.state.borrow();
+        matches!(state.phase, Phase::Cold) && state.kept.is_none()
     }
 
     /// What it is to others.
@@ -266,7 +273,26 @@ impl Cell {
         if is_wanted { Purpose::Entered } else { Purpose::WokenPlaced }
     }
 
+    /// Something for this cell: it comes into memory for it, if that has not begun.
+    fn enqueue(self: &Rc<Self>, arrival: Arrival) {
+        let is_cold = {
+            let mut state = self.state.borrow_mut();
+            state.arrivals.push_back(arrival);
+            if let Phase::Live(live) = &mut state.phase {
+                live.was_used = true;
+            }
+            let is_cold = matches!(state.phase, Phase::Cold);
+            if is_cold {
+                state.phase = Phase::Activating;
+            }
+            is_cold
+        };
+        if is_cold { self.activate() } else { self.deliver_arrivals() }
+    }
+
     fn activate(self: &Rc<Self>) {
+        // Claimed anew, whoever the record names.
+        self.state.borrow_mut().kept = None;
         let Some(shard) = self.shard.upgrade() else { return };
         shard.eviction_event(celld_core::eviction::Event::Busy(self.key));
         shard.sleepers_event(sleepers::Event::Woke(self.id.clone()));
@@ -340,6 +366,7 @@ impl Cell {
             name: self.name.borrow().clone(),
             namespace: self.id.namespace().to_owned(),
             database,
+            sockets: self.sockets(),
         }
     }
 
@@ -363,6 +390,9 @@ impl Cell {
                     forward::send(shard.clone(), self.target(), to.clone(), wanted);
                 }
                 Arrival::Alarm { .. } => {}
+                Arrival::Socket(arrived) => {
+                    self.close_socket(arrived.socket, "the Durable Object has moved");
+                }
             }
         }
         self.forget_if_cold();
@@ -375,7 +405,7 @@ impl Cell {
             state.phase = Phase::Cold;
             (std::mem::take(&mut state.arrivals), std::mem::take(&mut state.visits))
         };
-        fail(arrivals, why);
+        self.fail(arrivals, why);
         for (_, answer) in visits {
             let _gone = answer.send(Verdict::Failed);
         }
@@ -398,7 +428,7 @@ impl Cell {
                 let why = Failure { remote: true, durable_object_reset: true, ..why };
                 let arrivals = std::mem::take(&mut self.state.borrow_mut().arrivals);
                 self.reset(&why);
-                fail(arrivals, &why);
+                self.fail(arrivals, &why);
             }
         }
     }
@@ -423,6 +453,18 @@ impl Cell {
                 Arrival::Alarm { scheduled_ms, retries } => {
                     host.start_alarm(self, slot, scheduled_ms, retries);
                 }
+                Arrival::Socket(arrived) => self.start_socket_event(&host, slot, *arrived),
+            }
+        }
+    }
+
+    /// Tells those who wait that there is nothing for them. An alarm is owed all the same.
+    fn fail(self: &Rc<Self>, arrivals: VecDeque<Arrival>, why: &Failure) {
+        for arrival in arrivals {
+            match arrival {
+                Arrival::Fetch(wanted) => wanted.reply.send(Err(why.clone())),
+                Arrival::Alarm { .. } => {}
+                Arrival::Socket(arrived) => self.close_socket(arrived.socket, &why.message),
             }
         }
     }
@@ -482,16 +524,6 @@ impl Cell {
             std::mem::take(&mut live.parked)
         };
         host.requeue(parked);
-    }
-}
-
-/// Tells those who wait that there is nothing for them. An alarm is owed all the same.
-fn fail(arrivals: VecDeque<Arrival>, why: &Failure) {
-    for arrival in arrivals {
-        match arrival {
-            Arrival::Fetch(wanted) => wanted.reply.send(Err(why.clone())),
-            Arrival::Alarm { .. } => {}
-        }
     }
 }
 

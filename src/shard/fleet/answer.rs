@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use celld_core::route::Refusal as Why;
-use celld_peer::fetch::{FetchHead, FetchReply, ResponseHead};
-use celld_peer::{Call, CallKind, Code, FrameError, Refusal, Reply as PeerReply};
+use celld_peer::fetch::{Content, FetchHead, FetchReply, ResponseHead};
+use celld_peer::{BodyReader, Call, CallKind, Code, FrameError, Refusal, Reply as PeerReply};
 use celld_rt as rt;
 use celld_v8host::{Encoding, Failure, Redirect, Target};
 use futures_lite::FutureExt as _;
@@ -15,6 +15,7 @@ use crate::cell::Via;
 use crate::coding::recode;
 use crate::host::Reply;
 use crate::shard::Shard;
+use crate::websocket;
 
 /// Answers one call.
 pub(crate) async fn answer(shard: Rc<Shard>, call: Call) {
@@ -40,13 +41,18 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
         Ok(head) => head,
         Err(error) => return reply.refuse(Refusal::new(Code::Unsupported, error.to_string())),
     };
+    let mut messages = None;
     let body = match head.content {
-        celld_peer::fetch::Content::Body(len) => match read(body, len).await {
+        Content::Body(len) => match read(body, len).await {
             Ok(body) => body,
             // The caller has gone.
             Err(_) => return,
         },
-        celld_peer::fetch::Content::Nothing | celld_peer::fetch::Content::Messages => Flow::Empty,
+        Content::Nothing => Flow::Empty,
+        Content::Messages => {
+            messages = Some(body);
+            Flow::Empty
+        }
     };
     let target = Target {
         namespace: head.cell.namespace().to_owned(),
@@ -72,7 +78,7 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
     // The cell goes on without its caller, as if the response were lost on the way.
     let Some(answered) = answered.or(gone).await else { return };
     let sent = match answered {
-        Ok(Ok(outcome)) => send(reply, outcome).await,
+        Ok(Ok(outcome)) => send(reply, outcome, messages).await,
         Ok(Err(why)) => {
             reply.refuse(refusal(why));
             Ok(())
@@ -85,11 +91,22 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
     }
 }
 
-async fn send(reply: PeerReply, outcome: Outcome) -> Result<(), FrameError> {
-    let Answered { status, status_text, headers, body, encoding, .. } = match outcome {
+/// `messages`: what the caller says on the WebSocket that it has asked for.
+async fn send(
+    reply: PeerReply,
+    outcome: Outcome,
+    messages: Option<BodyReader>,
+) -> Result<(), FrameError> {
+    let Answered { status, status_text, headers, body, encoding, web_socket, .. } = match outcome {
         Ok(answered) => answered,
         Err(failure) => return reply.send(FetchReply::Failure(wire(failure)).encode()?),
     };
+    if let (Some(end), Some(messages)) = (web_socket, messages) {
+        let head = ResponseHead { status, status_text, headers, content: Content::Messages };
+        let writer = reply.send_with_body(FetchReply::Response(head).encode()?)?;
+        websocket::node::pump(end, messages, writer).await;
+        return Ok(());
+    }
     let body = recode(body, &headers, encoding, Encoding::Manual);
     let content = content(&body);
     let head = ResponseHead { status, status_text, headers, content };

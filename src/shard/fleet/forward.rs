@@ -14,7 +14,7 @@ use celld_core::route::{self, CallError, GaveUp, Next, after_failure};
 use celld_core::time::Micros;
 use celld_peer::fetch::{Content, FetchHead, FetchReply};
 use celld_peer::mux::Fate;
-use celld_peer::{Ask, BodyReader, BodyWriter, CallKind, Cause, Code};
+use celld_peer::{Ask, BodyReader, BodyWriter, CallKind, Cause, Code, Link};
 use celld_rt as rt;
 use celld_v8host::{Encoding, Failure, Target};
 use futures_util::StreamExt as _;
@@ -25,6 +25,7 @@ use crate::cell::Wanted;
 use crate::coding;
 use crate::fleet::Fleet;
 use crate::shard::{Shard, now};
+use crate::websocket::{self, handshake};
 
 /// The body of an answer that is this short is waited for, so that it goes on in one piece.
 const WHOLE_BODY_MAX: u64 = 16 << 10;
@@ -115,6 +116,9 @@ async fn call(
         return Ok(Err(failure("TypeError", text)));
     };
     let ask = Ask { kind: CallKind::FETCH, head, wait: None };
+    if asks_for_socket(wanted) {
+        return open_socket(&link, ask).await;
+    }
     let asked = match &wanted.asked.body {
         Flow::Empty => link.ask(ask).await.map_err(what_is_known)?,
         Flow::Bytes(bytes) => {
@@ -150,10 +154,47 @@ async fn call(
             // As on any other wire.
             encoding: Encoding::Manual,
             redirected: false,
+            web_socket: None,
         })),
         Ok(FetchReply::Failure(failure)) => Ok(Err(local(failure))),
         Err(_) => Err(CallError::Lost),
     }
+}
+
+/// One attempt to get a WebSocket: the call stays open for its messages.
+async fn open_socket(link: &Link, ask: Ask) -> Result<Outcome, CallError> {
+    let (asked, writer) = link.ask_with_body(ask).await.map_err(what_is_known)?;
+    let answer = asked.answer().await.map_err(what_is_known)?;
+    let response = match FetchReply::decode(&answer.head) {
+        Ok(FetchReply::Response(response)) => response,
+        Ok(FetchReply::Failure(failure)) => return Ok(Err(local(failure))),
+        Err(_) => return Err(CallError::Lost),
+    };
+    let (body, web_socket) = match response.content {
+        Content::Messages => {
+            let (near, far) = websocket::connect();
+            rt::spawn(websocket::node::pump(near, answer.body, writer));
+            (Flow::Empty, Some(far))
+        }
+        Content::Nothing => {
+            writer.finish();
+            (Flow::Empty, None)
+        }
+        Content::Body(len) => {
+            writer.finish();
+            (read(answer.body, len).await.map_err(what_is_known)?, None)
+        }
+    };
+    Ok(Ok(Answered {
+        status: response.status,
+        status_text: response.status_text,
+        headers: response.headers,
+        body,
+        url: String::new(),
+        encoding: Encoding::Manual,
+        redirected: false,
+        web_socket,
+    }))
 }
 
 fn head(cell: &CellId, target: &Target, to: &Destination, wanted: &Wanted) -> FetchHead {
@@ -176,8 +217,12 @@ fn head(cell: &CellId, target: &Target, to: &Destination, wanted: &Wanted) -> Fe
         method: asked.method.clone(),
         url: asked.url.clone(),
         headers: asked.headers.clone(),
-        content: content(&asked.body),
+        content: if asks_for_socket(wanted) { Content::Messages } else { content(&asked.body) },
     }
+}
+
+fn asks_for_socket(wanted: &Wanted) -> bool {
+    handshake::asks(&wanted.asked.headers) && matches!(wanted.asked.body, Flow::Empty)
 }
 
 /// How a body is announced.

@@ -12,7 +12,7 @@ use celld_core::route::Refusal;
 use celld_rt as rt;
 use celld_v8host::{
     Answer, CallId, CellSlot, Encoding, EventId, Failure, HostCall, Input, Origin, Realm, Request,
-    Response, Script, SectionId, StreamId, Termination, TimerId, Turn,
+    Response, Script, SectionId, SocketId, StreamId, Termination, TimerId, Turn,
 };
 use rustc_hash::FxHashMap;
 
@@ -21,9 +21,14 @@ use crate::cell::Cell;
 use crate::coding::recode;
 use crate::pulled::Sink;
 use crate::shard::Shard;
+use crate::websocket::handshake;
 
 mod perform;
+mod sockets;
 mod streams;
+
+pub(crate) use perform::gone_first;
+use sockets::Near;
 
 /// Turns are driven for this long before sockets and timers of the shard get their turn.
 const SLICE_US: u64 = 2_000;
@@ -53,6 +58,8 @@ pub(crate) struct Queued {
     /// Whose turn it will be, where the input itself does not tell.
     origin: Option<Origin>,
     input: Input,
+    /// Dropped when the turn has ended, or will never be.
+    turn: Option<rt::oneshot::Sender<()>>,
 }
 
 /// A call of JavaScript that waits for its answer.
@@ -72,6 +79,7 @@ struct Table {
     timers: FxHashMap<TimerId, (Origin, rt::oneshot::Sender<()>)>,
     sources: FxHashMap<StreamId, Source>,
     sinks: FxHashMap<StreamId, (Rc<RefCell<Sink>>, EventId)>,
+    sockets: FxHashMap<SocketId, Near>,
     cells: FxHashMap<CellSlot, Rc<Cell>>,
     /// The event in which a cell's constructor runs; it is over when that is.
     opening: FxHashMap<CellSlot, EventId>,
@@ -87,6 +95,11 @@ struct Event {
     sinks: u32,
     timers: Vec<TimerId>,
     sources: Vec<StreamId>,
+    sockets: Vec<SocketId>,
+    /// The request asked for a WebSocket.
+    wants_socket: bool,
+    /// Dropped with the event.
+    over: Option<rt::oneshot::Sender<()>>,
 }
 
 /// A stream that JavaScript reads.
@@ -194,6 +207,11 @@ impl Host {
         reply: Reply,
     ) -> EventId {
         let event = self.open_event(cell.map(|(cell, _)| cell.clone()), reply);
+        if handshake::asks(&asked.headers)
+            && let Some(opened) = self.table.borrow_mut().events.get_mut(&event)
+        {
+            opened.wants_socket = true;
+        }
         let request = Request {
             method: asked.method,
             url: asked.url,
@@ -204,7 +222,7 @@ impl Host {
         };
         let slot = cell.map(|(_, slot)| slot);
         let input = Input::Fetch { event, cell: slot, request };
-        self.queue(Queued { gate: slot.map(|slot| (slot, None)), origin: None, input });
+        self.queue(Queued { gate: slot.map(|slot| (slot, None)), origin: None, input, turn: None });
         event
     }
 
@@ -224,7 +242,7 @@ impl Host {
     ) {
         let event = self.open_event(Some(cell.clone()), Reply::Nobody);
         let input = Input::Alarm { event, cell: slot, scheduled_ms, retries };
-        self.queue(Queued { gate: Some((slot, None)), origin: None, input });
+        self.queue(Queued { gate: Some((slot, None)), origin: None, input, turn: None });
     }
 
     /// Gives a cell a slot here.
@@ -280,6 +298,7 @@ impl Host {
             }
         }
         drop(unread);
+        self.close_sockets_of(slot, &why.message);
         self.deliver(Input::CloseCell { cell: slot });
         for reply in replies {
             reply.send(Err(why.clone()));
@@ -315,6 +334,7 @@ impl Host {
                 encoding: waiting.encoding,
                 url: answered.url,
                 redirected: answered.redirected,
+                web_socket: answered.web_socket.map(|end| self.socket_in(end, origin)),
             })
         });
         self.admit(origin, Input::Answer { call, answer });
@@ -328,7 +348,7 @@ impl Host {
     /// Sends an input through the input gate of the cell that asked for it.
     fn admit(self: &Rc<Self>, origin: Origin, input: Input) {
         let gate = origin.cell.map(|slot| (slot, origin.section));
-        self.queue(Queued { gate, origin: Some(origin), input });
+        self.queue(Queued { gate, origin: Some(origin), input, turn: None });
     }
 
     /// What a closed gate has kept comes before everything else.
@@ -343,7 +363,7 @@ impl Host {
 
     /// Puts an input into the inbox and runs JavaScript, unless it is running already.
     pub fn deliver(self: &Rc<Self>, input: Input) {
-        self.queue(Queued { gate: None, origin: None, input });
+        self.queue(Queued { gate: None, origin: None, input, turn: None });
     }
 
     fn queue(self: &Rc<Self>, queued: Queued) {
@@ -393,7 +413,7 @@ impl Host {
             // The realm is spent, or the node is fencing itself: nothing runs any more.
             return;
         }
-        let Queued { origin, input, .. } = queued;
+        let Queued { origin, input, turn: _turn, .. } = queued;
         let culprit = match origin {
             Some(origin) => Some((origin.event, origin.cell)),
             None => self.culprit(&input),
@@ -424,9 +444,9 @@ impl Host {
     fn culprit(&self, input: &Input) -> Option<(EventId, Option<CellSlot>)> {
         match input {
             Input::Fetch { event, cell, .. } => Some((*event, *cell)),
-            Input::OpenCell { event, cell, .. } | Input::Alarm { event, cell, .. } => {
-                Some((*event, Some(*cell)))
-            }
+            Input::OpenCell { event, cell, .. }
+            | Input::Alarm { event, cell, .. }
+            | Input::CellSocket { event, cell, .. } => Some((*event, Some(*cell))),
             Input::Scheduled { event, .. } | Input::Disconnected { event } => Some((*event, None)),
             Input::Pull { stream } | Input::Cancel { stream, .. } => {
                 self.table.borrow().sinks.get(stream).map(|(_, event)| (*event, None))
@@ -434,6 +454,7 @@ impl Host {
             // These come with their origin, or run nothing of the application.
             Input::Answer { .. }
             | Input::Timer { .. }
+            | Input::Socket { .. }
             | Input::Chunk { .. }
             | Input::CloseCell { .. } => None,
         }
@@ -513,8 +534,17 @@ impl Host {
             Reply::Nobody => None,
             Reply::Task(_) | Reply::Call(..) | Reply::Shard(..) | Reply::Node(_) => Some(reply),
         };
-        let event =
-            Event { cell, reply, done: false, sinks: 0, timers: Vec::new(), sources: Vec::new() };
+        let event = Event {
+            cell,
+            reply,
+            done: false,
+            sinks: 0,
+            timers: Vec::new(),
+            sources: Vec::new(),
+            sockets: Vec::new(),
+            wants_socket: false,
+            over: None,
+        };
         self.table.borrow_mut().events.insert(id, event);
         id
     }
@@ -538,6 +568,7 @@ impl Host {
             event
         };
         drop(unread);
+        self.drop_sockets(&event.sockets);
         if let Some(cell) = event.cell {
             cell.event_finished();
         }

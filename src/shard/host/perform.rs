@@ -10,7 +10,13 @@ use celld_v8host::{
 use futures_lite::FutureExt as _;
 
 use super::{Host, Reply, Waiting};
+use crate::body::failure;
 use crate::cell::{self, Cell, Via};
+use crate::websocket::{handshake, message_weight};
+
+/// workerd's words.
+const NOT_ASKED_FOR: &str = "Worker tried to return a WebSocket in a response to a request which \
+    did not contain the header \"Upgrade: websocket\".";
 
 impl Host {
     /// Performs what JavaScript asked for: what others can observe goes through the output gate of
@@ -31,7 +37,16 @@ impl Host {
                 origin.cell
             }
             HostCall::Chunk { origin, .. } => origin.cell,
-            HostCall::AlarmEnded { .. }
+            HostCall::SocketSend { socket, origin, message } => {
+                if !self.socket_reserve(*socket, *origin, message_weight(message)) {
+                    return;
+                }
+                origin.cell
+            }
+            HostCall::SocketPair { .. }
+            | HostCall::SocketAccept { .. }
+            | HostCall::SocketHibernate { .. }
+            | HostCall::AlarmEnded { .. }
             | HostCall::Opened { .. }
             | HostCall::Done { .. }
             | HostCall::Abandon { .. }
@@ -58,16 +73,20 @@ impl Host {
     pub fn release(self: &Rc<Self>, call: HostCall) {
         match call {
             HostCall::Respond { event, response, cell } => {
-                let reply = {
+                let (reply, wants_socket) = {
                     let mut table = self.table.borrow_mut();
                     let Some(event) = table.events.get_mut(&event) else { return };
-                    event.reply.take()
+                    (event.reply.take(), event.wants_socket)
                 };
+                let mut outcome = response.map(|response| self.answered(response, event));
+                if outcome.as_ref().is_ok_and(|answered| answered.web_socket.is_some())
+                    && !wants_socket
+                {
+                    outcome = Err(failure("TypeError", NOT_ASKED_FOR));
+                }
                 // Thrown by the code of a cell, which may run elsewhere.
                 let remote = cell.is_some();
-                let outcome = response
-                    .map(|response| self.answered(response, event))
-                    .map_err(|why| Failure { remote, ..why });
+                let outcome = outcome.map_err(|why| Failure { remote, ..why });
                 if let Some(reply) = reply {
                     reply.send(outcome);
                 }
@@ -85,6 +104,9 @@ impl Host {
                 shard.fetch_cell(target, asked, reply, Via::Client);
             }
             HostCall::Chunk { stream, chunk, .. } => self.sink_push(stream, chunk),
+            HostCall::SocketSend { socket, origin, message } => {
+                self.socket_send(socket, origin, message);
+            }
             HostCall::Sync { call, origin, .. } => self.answer_done(call, origin),
             other => unreachable!("this call has no gate: {other:?}"),
         }
@@ -96,6 +118,9 @@ impl Host {
             HostCall::Respond { event, .. } => self.fail_event(event, &cell::reset_failure()),
             HostCall::Chunk { stream, .. } => {
                 self.sink_push(stream, Err(cell::reset_failure()));
+            }
+            HostCall::SocketSend { socket, origin, message } => {
+                self.socket_unsent(socket, origin, &message);
             }
             HostCall::Fetch { call, .. }
             | HostCall::FetchCell { call, .. }
@@ -109,6 +134,9 @@ impl Host {
     /// Calls that nobody outside can observe.
     fn perform_inside(self: &Rc<Self>, call: HostCall) {
         match call {
+            HostCall::SocketPair { sockets, origin } => self.socket_pair(sockets, origin),
+            HostCall::SocketAccept { socket, origin } => self.socket_accept(socket, origin),
+            HostCall::SocketHibernate { socket, cell, .. } => self.socket_hibernate(socket, cell),
             HostCall::AlarmEnded { cell, result, .. } => {
                 self.with_cell(cell, |cell| cell.alarm_ended(result));
             }
@@ -210,7 +238,14 @@ impl Host {
         let host = self.clone();
         rt::spawn(async move {
             // Given up: the request's connection is cut.
-            let outcome = gone_first(cancelled, shard.fetch_out(asked)).await;
+            let work = async {
+                if asked.method == http::Method::GET && handshake::asks(&asked.headers) {
+                    shard.open_socket(asked).await
+                } else {
+                    shard.fetch_out(asked).await
+                }
+            };
+            let outcome = gone_first(cancelled, work).await;
             if let Some(outcome) = outcome {
                 host.answer_response(call, outcome);
             }
@@ -219,7 +254,7 @@ impl Host {
 }
 
 /// What `work` gives, unless the other end of `wanted` is dropped before.
-async fn gone_first<T>(
+pub(crate) async fn gone_first<T>(
     wanted: rt::oneshot::Receiver<()>,
     work: impl Future<Output = T>,
 ) -> Option<T> {

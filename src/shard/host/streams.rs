@@ -153,6 +153,7 @@ impl Host {
             encoding: response.encoding,
             url: response.url,
             redirected: response.redirected,
+            web_socket: response.web_socket.and_then(|socket| self.socket_out(socket)),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::convert::{body_of, bytes_of, headers_of, throw_type_error, to_string}
 use crate::errors::failure;
 use crate::host::{
     CallId, CellSlot, Encoding, EventId, HostCall, LogLevel, Redirect, Request, Response,
-    SectionId, StreamId, Target, TimerId,
+    SectionId, SocketId, StreamId, Target, TimerId,
 };
 use crate::op;
 use crate::ops::Op;
@@ -77,8 +77,9 @@ fn queue_microtask(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: R
     }
 }
 
-/// `respond(event, cell, status, statusText, headers, bodyKind, body, length, last, manual)`; with
-/// `last` the event is done.
+/// `respond(event, cell, status, statusText, headers, bodyKind, body, length, last, manual,
+/// socket)`; with `last` the event is done; `socket` is the number of a WebSocket's end or
+/// `undefined`.
 fn respond(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnValue) {
     let Some((event, cell)) = event_and_cell(scope, &args) else { return };
     if let Some(response) = response_of(scope, &args) {
@@ -100,8 +101,11 @@ fn response_of(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option
     let headers = headers_of(scope, args.get(4))?;
     let body = body_of(scope, args.get(5), args.get(6), args.get(7))?;
     let encoding = encoding_of(args.get(9));
+    let socket = args.get(10);
+    let web_socket =
+        if socket.is_undefined() { None } else { Some(SocketId(number(scope, socket)?)) };
     let (url, redirected) = (String::new(), false);
-    Some(Response { status, status_text, headers, body, encoding, url, redirected })
+    Some(Response { status, status_text, headers, body, encoding, url, redirected, web_socket })
 }
 
 /// `respond_error(event, cell, error)`
@@ -337,11 +341,11 @@ pub(super) fn event_and_cell(
     Some((EventId(event), cell))
 }
 
-fn cell_of(scope: &mut PinScope, value: Local<v8::Value>) -> Option<CellSlot> {
+pub(super) fn cell_of(scope: &mut PinScope, value: Local<v8::Value>) -> Option<CellSlot> {
     value.uint32_value(scope).map(CellSlot)
 }
 
 /// A whole number that is not negative. NaN is 0, as `as` has it.
-fn number(scope: &mut PinScope, value: Local<v8::Value>) -> Option<u64> {
+pub(super) fn number(scope: &mut PinScope, value: Local<v8::Value>) -> Option<u64> {
     value.number_value(scope).map(|number| number as u64)
 }

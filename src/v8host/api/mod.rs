@@ -13,6 +13,7 @@ pub mod sql;
 pub mod storage_kv;
 pub mod structured_clone;
 pub mod url;
+pub mod websocket;
 
 use crate::ops::Op;
 
@@ -31,4 +32,5 @@ pub(crate) const ALL: &[&[Op]] = &[
     storage_kv::OPS,
     structured_clone::OPS,
     url::OPS,
+    websocket::OPS,
 ];

@@ -40,7 +40,7 @@ fn kv_get(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnV
 /// `kv_get_many(cell, keys) -> [key, value, …]`: those that exist, each once, ordered by key.
 fn kv_get_many(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnValue) {
     let Some(database) = database(scope, &args) else { return };
-    let Some(mut keys) = strings(scope, args.get(1)) else { return };
+    let Some(mut keys) = convert::strings_of(scope, args.get(1)) else { return };
     keys.sort_unstable();
     keys.dedup();
     let mut pairs = Vec::new();
@@ -120,7 +120,7 @@ fn kv_delete(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: Retu
 /// `kv_delete_many(cell, keys) -> number`: how many there were.
 fn kv_delete_many(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnValue) {
     let Some(database) = database(scope, &args) else { return };
-    let Some(keys) = strings(scope, args.get(1)) else { return };
+    let Some(keys) = convert::strings_of(scope, args.get(1)) else { return };
     let mut deleted = 0;
     for key in keys {
         match database.kv_delete(&key) {
@@ -182,18 +182,4 @@ fn flat<'s>(
         elements.push(deserialize(scope, value)?);
     }
     Some(v8::Array::new_with_elements(scope, &elements))
-}
-
-/// The strings of an array.
-fn strings(scope: &mut PinScope, value: Local<v8::Value>) -> Option<Vec<String>> {
-    let Ok(list) = Local::<v8::Array>::try_from(value) else {
-        convert::throw_type_error(scope, "an array of keys is expected");
-        return None;
-    };
-    let mut strings = Vec::new();
-    for at in 0..list.length() {
-        let item = list.get_index(scope, at)?;
-        strings.push(convert::to_string(scope, item)?);
-    }
-    Some(strings)
 }

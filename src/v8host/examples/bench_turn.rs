@@ -232,6 +232,7 @@ impl Host {
             name,
             namespace: "counters".to_owned(),
             database,
+            sockets: Rc::default(),
         };
         let event = self.next_event();
         self.turn(Input::OpenCell { event, cell, open });

@@ -118,13 +118,15 @@ function answer(event, response) {
   let last = false;
   try {
     if (P.isError(response)) throw new TypeError('Response.error() cannot be sent to a client.');
+    const webSocket = P.webSocket(response);
+    const socket = webSocket === null ? undefined : rt.websocket.use(webSocket, event);
     flows = B.send(response, event);
     if (flows) event.pending++;
     // The usual end: one call tells both, the response and that nothing comes after it.
     last = event.pending === 1;
     if (last) forget(event);
     respond(event.id, event.cell, P.status(response), P.statusText(response), B.listOrNone(response), B.kind(response),
-      B.value(response), B.length(response), last, P.manual(response));
+      B.value(response), B.length(response), last, P.manual(response), socket);
   } catch (error) {
     if (flows) rt.entry.cancel(B.value(response), 'The response could not be sent.');
     fail(event, error);

@@ -277,6 +277,8 @@ class Cell {
     this.open = 0;
     this.constructed = false;
     this.reported = false;
+    /** Number -> the hibernatable WebSocket that a script has seen; made when needed. */
+    this.sockets = null;
   }
 }
 
@@ -394,44 +396,38 @@ class DurableObjectState {
     throw error;
   }
 
-  acceptWebSocket() {
-    slotOf(this);
-    missing('acceptWebSocket()');
+  acceptWebSocket(ws, tags = undefined) {
+    rt.hibernation.accept(slotOf(this), ws, tags);
   }
 
-  getWebSockets() {
-    slotOf(this);
-    missing('getWebSockets()');
+  getWebSockets(tag = undefined) {
+    return rt.hibernation.list(slotOf(this), tag);
   }
 
-  getTags() {
+  getTags(ws) {
     slotOf(this);
-    missing('getTags()');
+    return rt.hibernation.tags(ws);
   }
 
-  setWebSocketAutoResponse() {
-    slotOf(this);
-    missing('setWebSocketAutoResponse()');
+  setWebSocketAutoResponse(pair = undefined) {
+    rt.hibernation.setAuto(slotOf(this), pair);
   }
 
   getWebSocketAutoResponse() {
-    slotOf(this);
-    missing('getWebSocketAutoResponse()');
+    return rt.hibernation.auto(slotOf(this));
   }
 
-  getWebSocketAutoResponseTimestamp() {
+  getWebSocketAutoResponseTimestamp(ws) {
     slotOf(this);
-    missing('getWebSocketAutoResponseTimestamp()');
+    return rt.hibernation.answeredAt(ws);
   }
 
-  setHibernatableWebSocketEventTimeout() {
-    slotOf(this);
-    missing('setHibernatableWebSocketEventTimeout()');
+  setHibernatableWebSocketEventTimeout(ms = undefined) {
+    rt.hibernation.setTimeout(slotOf(this), ms);
   }
 
   getHibernatableWebSocketEventTimeout() {
-    slotOf(this);
-    missing('getHibernatableWebSocketEventTimeout()');
+    return rt.hibernation.timeout(slotOf(this));
   }
 }
 decorate(DurableObjectState);

@@ -80,7 +80,7 @@ class Waiting {
 }
 const waiting = new Waiting();
 
-rt.entry.answerResponse = (id, status, statusText, list, kind, value, length, url, redirected) => {
+rt.entry.answerResponse = (id, status, statusText, list, kind, value, length, url, redirected, socket) => {
   const call = waiting.take(id);
   if (call === undefined) {
     // Given up meanwhile: the body will not be read.
@@ -88,7 +88,8 @@ rt.entry.answerResponse = (id, status, statusText, list, kind, value, length, ur
     return;
   }
   if (call.frame !== undefined) setFrame(call.frame);
-  call.response(P.make(status, statusText, list, kind, value, length, url, redirected, call.manual));
+  const webSocket = socket === undefined ? null : rt.websocket.make(socket);
+  call.response(P.make(status, statusText, list, kind, value, length, url, redirected, call.manual, webSocket));
 };
 rt.entry.answerDone = (id) => {
   const call = waiting.take(id);
@@ -234,6 +235,8 @@ rt.expose('fetch', fetch);
 rt.failureError = failureError;
 rt.send = send;
 rt.calls = {
+  /** A call with `id`, `frame`, `response(…)` and `error(reason)`. */
+  add: (call) => waiting.add(call),
   /** A promise of `undefined` for a call that ends in `Answer::Done`. */
   wait: (id) => {
     const call = new Done(id);

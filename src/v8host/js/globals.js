@@ -111,7 +111,7 @@ function missingObject(name, members) {
 }
 
 const CLASSES = [
-  'WebSocket', 'WebSocketPair', 'HTMLRewriter', 'EventSource', 'MessageChannel', 'MessagePort', 'MessageEvent', 'CloseEvent',
+  'HTMLRewriter', 'EventSource', 'MessageChannel', 'MessagePort',
   'URLPattern', 'CryptoKey', 'Cache', 'CacheStorage', 'setImmediate',
   'clearImmediate',
 ];

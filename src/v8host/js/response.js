@@ -40,10 +40,13 @@ class Response extends Body {
   #cf;
   #manual;
   #error;
+  #webSocket = null;
 
-  /** Scripts give `body` and `init`. Ours: INTERNAL, status, text, list, kind, value, length, url, redirected, asSent. */
+  /**
+   * Scripts give `body` and `init`. Ours: INTERNAL, status, text, list, kind, value, length, url, redirected, asSent, webSocket.
+   */
   constructor(body = null, init = undefined, statusText = '', list = undefined, kind = 0, value = undefined, length = -1, url = '',
-    redirected = false, asSent = false) {
+    redirected = false, asSent = false, webSocket = null) {
     if (body === INTERNAL) {
       super(INTERNAL, kind, value, length, list, true);
       this.#status = init;
@@ -53,9 +56,11 @@ class Response extends Body {
       this.#cf = undefined;
       this.#manual = asSent;
       this.#error = false;
+      this.#webSocket = webSocket;
       return;
     }
     let status = 200;
+    let socket = null;
     let text = '';
     let headers;
     let cf;
@@ -68,17 +73,22 @@ class Response extends Body {
         headers = listCopy(B.list(init));
         cf = init.#cf;
         manual = init.#manual;
+        socket = init.#webSocket;
       } else {
         const given = init.headers;
         const { status: code, statusText: phrase, cf: properties, encodeBody, webSocket } = init;
-        if (code !== undefined) status = checkStatus(convert.long(code));
+        if (webSocket !== undefined && webSocket !== null) {
+          if (!rt.websocket.isSocket(webSocket)) {
+            throw new TypeError('Incorrect type for the \'webSocket\' field on \'InitializerDict\': the provided value is not of type \'WebSocket\'.');
+          }
+          socket = webSocket;
+        }
+        if (code !== undefined) status = checkStatus(convert.long(code), socket);
+        else if (socket !== null) checkStatus(status, socket);
         if (phrase !== undefined) text = statusTextOf(phrase);
         if (given !== undefined) headers = isHeaders(given) ? listCopy(listOf(given)) : listFrom(given, NO_HEADERS);
         cf = properties;
         if (encodeBody !== undefined) manual = isManual('encodeBody', encodeBody);
-        if (webSocket !== undefined && webSocket !== null) {
-          throw new TypeError('Incorrect type for the \'webSocket\' field on \'InitializerDict\': the provided value is not of type \'WebSocket\'.');
-        }
       }
     }
     if (typeof body === 'string') {
@@ -108,6 +118,7 @@ class Response extends Body {
     this.#cf = cf;
     this.#manual = manual;
     this.#error = false;
+    this.#webSocket = socket;
   }
 
   static {
@@ -119,6 +130,7 @@ class Response extends Body {
       url: (response) => response.#url,
       redirected: (response) => response.#redirected,
       manual: (response) => response.#manual,
+      webSocket: (response) => response.#webSocket,
     };
   }
 
@@ -159,6 +171,7 @@ class Response extends Body {
 
   clone() {
     if (!isResponse(this)) illegalInvocation();
+    if (this.#webSocket !== null) throw new TypeError('Cannot clone a response to a WebSocket handshake.');
     const copy = B.clone(this);
     const response = new Response(INTERNAL, this.#status, this.#statusText, listCopy(B.list(this)), copy.kind, copy.value,
       copy.length, this.#url, this.#redirected);
@@ -202,7 +215,7 @@ class Response extends Body {
 
   get webSocket() {
     if (!isResponse(this)) illegalInvocation();
-    return null;
+    return this.#webSocket;
   }
 
   get cf() {
@@ -218,7 +231,11 @@ class Response extends Body {
 arity(Response, 0);
 decorate(Response);
 
-function checkStatus(status) {
+function checkStatus(status, socket = null) {
+  if (socket !== null) {
+    if (status !== 101) throw new RangeError('Responses with a WebSocket must have status code 101.');
+    return status;
+  }
   if (status < 200 || status > 599) {
     throw new RangeError('Responses may only be constructed with status codes in the range 200 to 599, inclusive.');
   }
@@ -235,7 +252,7 @@ rt.response = {
   isResponse,
   ...parts,
   /** A response that the host delivers. Its headers cannot be changed. */
-  make: (status, statusText, list, kind, value, length, url, redirected, manual) =>
-    new Response(INTERNAL, status, statusText, list, kind, value, length, url, redirected, manual),
+  make: (status, statusText, list, kind, value, length, url, redirected, manual, webSocket) =>
+    new Response(INTERNAL, status, statusText, list, kind, value, length, url, redirected, manual, webSocket),
   Response,
 };

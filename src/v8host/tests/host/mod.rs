@@ -5,11 +5,14 @@
 //!   pieces of 3 bytes;
 //! - `http://status.test/CODE`: that status; 301..308 with `location: http://echo.test/moved`;
 //! - `http://refused.test/`: a failure;
+//! - `http://ws.test/echo`: a WebSocket that echoes; `/refuse`: status 403;
 //! - `http://self.test/…`: a new request to the default export of the file under test;
 //! - `http://harness.test/logs` and `/uncaught`: what was reported so far, and forgets it;
-//!   `/evict`: closes every cell; `/scheduled?cron=…`: runs `scheduled`.
+//!   `/evict`: closes every cell; `/scheduled?cron=…`: runs `scheduled`; `/lose` and `/break`: what
+//!   every WebSocket hears.
 
 mod alarms;
+mod sockets;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
@@ -18,10 +21,11 @@ use alarms::Due;
 use bytes::Bytes;
 use celld_v8host::host::{
     Answer, Body, CallId, CellSlot, EventId, Failure, HostCall, Input, LogLevel, OpenCell, Request,
-    Response, SectionId, StreamId, Target, Turn,
+    Response, SectionId, SocketEvent, SocketId, StreamId, Target, Turn,
 };
-use celld_v8host::{Database, Realm};
+use celld_v8host::{Database, Realm, Sockets};
 use http::{HeaderMap, HeaderValue, Method};
+use sockets::End;
 
 /// Who waits for the response of an event.
 enum Waiter {
@@ -56,6 +60,7 @@ struct Cell {
     /// Requests that wait for the input gate.
     waiting: VecDeque<Input>,
     database: Rc<Database>,
+    sockets: Rc<Sockets>,
 }
 
 /// Plays the shard for one realm.
@@ -72,6 +77,7 @@ pub struct Host {
     cells: HashMap<(String, String), Cell>,
     sinks: HashMap<StreamId, Sink>,
     sources: HashMap<StreamId, Source>,
+    ends: HashMap<SocketId, End>,
     next: u64,
     response: Option<Result<(Response, Vec<u8>), Failure>>,
 }
@@ -89,6 +95,7 @@ impl Host {
             cells: HashMap::new(),
             sinks: HashMap::new(),
             sources: HashMap::new(),
+            ends: HashMap::new(),
             next: 0,
             response: None,
         }
@@ -148,7 +155,9 @@ impl Host {
         };
         let input = match input {
             // The input gate has closed since the request was let in.
-            Input::Fetch { cell: Some(slot), .. } | Input::Alarm { cell: slot, .. }
+            Input::Fetch { cell: Some(slot), .. }
+            | Input::Alarm { cell: slot, .. }
+            | Input::CellSocket { cell: slot, .. }
                 if self.is_blocked(slot) =>
             {
                 self.cell(slot).waiting.push_back(input);
@@ -157,7 +166,11 @@ impl Host {
             input => input,
         };
         let mut calls = Vec::new();
+        let ended = Self::ended_socket(&input);
         let turn = self.realm.turn(self.now, input, &mut calls);
+        if let Some((slot, socket)) = ended {
+            self.cell(slot).sockets.remove(socket);
+        }
         match turn {
             Turn::Ended { wrote } => {
                 for slot in wrote {
@@ -179,6 +192,10 @@ impl Host {
     fn perform(&mut self, call: HostCall) {
         match call {
             HostCall::Respond { event, response, .. } => self.respond(event, response),
+            HostCall::SocketPair { sockets, .. } => self.pair(sockets),
+            HostCall::SocketAccept { socket, .. } => self.accept(socket),
+            HostCall::SocketHibernate { socket, cell, .. } => self.hibernate(socket, cell),
+            HostCall::SocketSend { socket, message, .. } => self.send(socket, message),
             HostCall::AlarmEnded { cell, result, .. } => self.alarm_ended(cell, result),
             HostCall::Opened { cell, result } => self.opened(cell, result),
             HostCall::Done { event } => {
@@ -235,6 +252,7 @@ impl Host {
             (Some(Waiter::Test), Err(failure)) => self.response = Some(Err(failure)),
             (Some(Waiter::Call(call)), Ok(mut response)) => {
                 response.body = self.relay(std::mem::take(&mut response.body));
+                response.web_socket = response.web_socket.map(|socket| self.hand_over(socket));
                 self.queue
                     .push_back(Input::Answer { call, answer: Ok(Answer::Response(response)) });
             }
@@ -342,6 +360,16 @@ impl Host {
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         match (host, path) {
             ("echo.test", _) => self.echo(call, request, body),
+            ("ws.test", path) => self.connect(call, request, path),
+            ("harness.test", "lose") => {
+                self.all_ends_hear(&SocketEvent::Lost);
+                self.answer(call, 200, String::new());
+            }
+            ("harness.test", "break") => {
+                let failure = Failure::new("Error", "WebSocket protocol error");
+                self.all_ends_hear(&SocketEvent::Failed(failure));
+                self.answer(call, 200, String::new());
+            }
             ("status.test", code) => self.answer(call, code.parse().unwrap_or(500), String::new()),
             ("harness.test", "logs") => {
                 let lines: Vec<String> =
@@ -428,12 +456,14 @@ impl Host {
                 Some(cell) => Rc::clone(&cell.database),
                 None => Rc::new(database()),
             };
+            let sockets = self.cells.get(&key).map(|cell| cell.sockets.clone()).unwrap_or_default();
             let open = OpenCell {
                 class: target.class.clone(),
                 id: target.id.clone(),
                 name: target.name.clone(),
                 namespace: target.namespace.clone(),
                 database: Rc::clone(&database),
+                sockets: Rc::clone(&sockets),
             };
             self.queue.push_back(Input::OpenCell { event: EventId(number), cell: slot, open });
             // The constructor is a section of its own: requests wait for `Opened`.
@@ -448,6 +478,7 @@ impl Host {
                     sections,
                     waiting: VecDeque::new(),
                     database,
+                    sockets,
                 },
             );
         }
@@ -525,5 +556,6 @@ fn response(status: u16, body: Body) -> Response {
         url: String::new(),
         encoding: Default::default(),
         redirected: false,
+        web_socket: None,
     }
 }

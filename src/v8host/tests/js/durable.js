@@ -56,14 +56,6 @@ export class Counter extends DurableObject {
       case '/log':
         log.push('log');
         return new Response();
-      case '/missing':
-        return Response.json(['acceptWebSocket', 'getWebSockets', 'getTags', 'setWebSocketAutoResponse'].map((name) => {
-          try {
-            return this.ctx[name]();
-          } catch (error) {
-            return error.message;
-          }
-        }));
       default:
         return new Response('no such path', { status: 404 });
     }
@@ -189,11 +181,6 @@ test('a constructor that throws fails its callers', async (env) => {
   await fetch('http://harness.test/uncaught');
 });
 
-test('what ctx does not have yet says so', async (env) => {
-  const messages = await (await env.COUNTER.getByName('missing').fetch('http://x/missing')).json();
-  assertEquals(messages[0], 'DurableObjectState.acceptWebSocket() is not implemented in celld yet.');
-  assertEquals(messages.length, 4);
-});
 
 test('cloudflare:workers', (env) => {
   assert(workers.env === env || Object.keys(workers.env).join() === Object.keys(env).join());
