@@ -402,7 +402,10 @@ mod tests {
                 &[BUCKET, ("CELLD_DURABILITY", "fleet")],
                 ["CELLD_DURABILITY=\"fleet\"", "no copies of the log"],
             ),
-            (&[BUCKET, ("S3_ENDPOINT", "minio:9000")], ["S3_ENDPOINT=\"minio:9000\"", "http://"]),
+            (
+                &[("CELLD_BUCKET", "s3://b"), ("S3_ENDPOINT", "minio:9000")],
+                ["S3_ENDPOINT=\"minio:9000\"", "http://"],
+            ),
             (&[("CELLD_BUCKET", "s3://")], ["CELLD_BUCKET=\"s3://\"", "s3://NAME"]),
             (&[("CELLD_BUCKET", "r2://b")], ["CELLD_BUCKET=\"r2://b\"", "s3://NAME"]),
             (&[("CELLD_BUCKET", "file://b")], ["CELLD_BUCKET=\"file://b\"", "absolute path"]),
