@@ -4,9 +4,13 @@
 //! spelling help. [`parse`] makes up for it before and after argh runs, so that
 //! `celld --bucket=URL deploy` and `celld deploy --bucket URL` are the same.
 
+mod operator;
+
 use std::path::PathBuf;
 
 use argh::FromArgs;
+
+pub(crate) use self::operator::{Cell, CellCommand, CellList, CellShow, Status};
 
 use super::settings::BucketArgs;
 use super::spelling::nearest;
@@ -20,6 +24,10 @@ pub(crate) enum Command {
     Deploy(Deploy),
     /// Tell whether a fleet may run on a machine and a bucket.
     Diagnose(Diagnose),
+    /// Show the nodes of a fleet.
+    Status(Status),
+    /// Look at cells, or tell nodes what to do with them.
+    Cell(Cell),
     /// Run a node on a bucket.
     Node(Node),
 }
@@ -130,6 +138,8 @@ enum Sub {
     Dev(Dev),
     Deploy(Deploy),
     Diagnose(Diagnose),
+    Status(Status),
+    Cell(Cell),
 }
 
 /// Serves a project on an embedded bucket below its .celld directory, and again after each change.
@@ -328,6 +338,10 @@ const VALUED: &[&str] = &[
     "--host",
     "--env",
     "-e",
+    "--class",
+    "--limit",
+    "--after",
+    "--name",
 ];
 const TOP: &[&str] = &[
     "--bucket",
@@ -370,7 +384,26 @@ const DIAGNOSE: &[&str] = &[
     "--json",
     "--help",
 ];
-const COMMANDS: &[&str] = &["dev", "deploy", "diagnose"];
+const STATUS: &[&str] =
+    &["--bucket", "--endpoint", "--region", "--ca-file", "--all", "--json", "--help"];
+const CELL_LIST: &[&str] = &[
+    "--bucket",
+    "--endpoint",
+    "--region",
+    "--ca-file",
+    "--node",
+    "--resident",
+    "--class",
+    "--limit",
+    "--after",
+    "--json",
+    "--help",
+];
+const CELL_SHOW: &[&str] =
+    &["--bucket", "--endpoint", "--region", "--ca-file", "--name", "--json", "--help"];
+const COMMANDS: &[&str] = &["dev", "deploy", "diagnose", "status", "cell"];
+/// What may follow `cell`.
+const CELL_COMMANDS: &[&str] = &["list", "show"];
 
 /// Reads the arguments after the program's name.
 ///
@@ -380,11 +413,12 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
     let (command, words) = normalise(args);
     let answer = || Stop::Answer(format!("celld {}\n", env!("CARGO_PKG_VERSION")));
     // The commands have no such switch of their own.
-    if command.is_some() && words.iter().any(|w| w == "--version" || w == "-V") {
+    if !command.is_empty() && words.iter().any(|w| w == "--version" || w == "-V") {
         return Err(answer());
     }
     let words: Vec<&str> =
-        command.as_deref().into_iter().chain(words.iter().map(String::as_str)).collect();
+        command.iter().map(String::as_str).chain(words.iter().map(String::as_str)).collect();
+    let command = (!command.is_empty()).then(|| command.join(" "));
     let top = Top::from_args(&["celld"], &words).map_err(|exit| match exit.status {
         Ok(()) => Stop::Answer(exit.output),
         Err(()) => Stop::Usage(explain(&exit.output, command.as_deref(), &words)),
@@ -412,6 +446,8 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
         Some(Sub::Dev(dev)) => Command::Dev(dev),
         Some(Sub::Deploy(deploy)) => Command::Deploy(deploy),
         Some(Sub::Diagnose(diagnose)) => Command::Diagnose(diagnose),
+        Some(Sub::Status(status)) => Command::Status(status),
+        Some(Sub::Cell(cell)) => Command::Cell(cell),
         None => Command::Node(Node {
             bucket: BucketArgs { bucket, endpoint, region, ca_file },
             listen,
@@ -427,10 +463,10 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
 }
 
 /// Splits `--key=value`, and moves the subcommand to the front, so that options before it belong
-/// to it as well. A word after `--` is left alone.
-fn normalise(args: Vec<String>) -> (Option<String>, Vec<String>) {
+/// to it as well. `cell` has subcommands of its own. A word after `--` is left alone.
+fn normalise(args: Vec<String>) -> (Vec<String>, Vec<String>) {
     let mut words = Vec::with_capacity(args.len() + 1);
-    let mut command = None;
+    let mut command: Vec<String> = Vec::new();
     let mut plain = false;
     let mut value_follows = false;
     for arg in args {
@@ -447,16 +483,24 @@ fn normalise(args: Vec<String>) -> (Option<String>, Vec<String>) {
         } else if arg.starts_with('-') {
             value_follows = VALUED.contains(&arg.as_str());
             words.push(arg);
-        } else if command.is_none()
-            && COMMANDS.contains(&arg.as_str())
+        } else if follows(&command).contains(&arg.as_str())
             && !words.iter().any(|w| is_bare(w, &words))
         {
-            command = Some(arg);
+            command.push(arg);
         } else {
             words.push(arg);
         }
     }
     (command, words)
+}
+
+/// The words that may follow those of the command so far.
+fn follows(command: &[String]) -> &'static [&'static str] {
+    match command {
+        [] => COMMANDS,
+        [first] if first == "cell" => CELL_COMMANDS,
+        _ => &[],
+    }
 }
 
 /// True for a word that is neither an option nor the value of one: after the first such word
@@ -479,21 +523,30 @@ fn explain(output: &str, command: Option<&str>, words: &[&str]) -> String {
         Some("dev") => DEV,
         Some("deploy") => DEPLOY,
         Some("diagnose") => DIAGNOSE,
+        Some("status") => STATUS,
+        Some("cell list") => CELL_LIST,
+        Some("cell show") => CELL_SHOW,
         _ => TOP,
+    };
+    // What a word that is no option was probably meant to be.
+    let commands = match command {
+        None => Some(COMMANDS),
+        Some("cell") => Some(CELL_COMMANDS),
+        Some(_) => None,
     };
     let guess = first.strip_prefix("Unrecognized argument: ").and_then(|rest| {
         let word = rest.lines().next().unwrap_or(rest).trim();
-        let bare = command.is_none() && !word.starts_with('-');
+        let commands = commands.filter(|_| !word.starts_with('-'));
         if !words.contains(&word) {
             return None;
         }
-        nearest(word, if bare { COMMANDS } else { known })
+        nearest(word, commands.unwrap_or(known))
             .map(|guess| format!("{word:?} is not known; did you mean {guess:?}?"))
     });
     let guess = guess.or_else(|| {
         let word = first.strip_prefix("Unrecognized argument: ")?.lines().next()?;
-        (command.is_none() && !word.starts_with('-'))
-            .then(|| format!("{word:?} is no command; they are: {}", COMMANDS.join(", ")))
+        let commands = commands.filter(|_| !word.starts_with('-'))?;
+        Some(format!("{word:?} is no command; they are: {}", commands.join(", ")))
     });
     match guess {
         Some(guess) => format!("{guess}\n(run `{help}` for all options)"),
@@ -502,88 +555,4 @@ fn explain(output: &str, command: Option<&str>, words: &[&str]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn words(line: &str) -> Vec<String> {
-        line.split_whitespace().map(str::to_owned).collect()
-    }
-
-    fn usage(line: &str) -> String {
-        match parse(words(line)) {
-            Err(Stop::Usage(text)) => text,
-            other => panic!("{line}: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_value_may_follow_an_equals_sign_or_a_blank() {
-        for line in [
-            "dev --port=99 dir",
-            "dev --port 99 dir",
-            "dev dir --port=99",
-            "--port=99 dev dir",
-            "--port 99 dev dir",
-        ] {
-            let Ok(Command::Dev(dev)) = parse(words(line)) else { panic!("{line}") };
-            assert_eq!(
-                (dev.port.as_deref(), dev.dir),
-                (Some("99"), Some(PathBuf::from("dir"))),
-                "{line}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_value_with_an_equals_sign_stays_whole() {
-        let Ok(Command::Node(node)) = parse(words("--bucket=file:///a=b")) else { panic!() };
-        assert_eq!(node.bucket.bucket.as_deref(), Some("file:///a=b"));
-    }
-
-    #[test]
-    fn options_before_the_command_belong_to_it() {
-        let Ok(Command::Deploy(deploy)) = parse(words("--bucket file:///b deploy --json")) else {
-            panic!()
-        };
-        assert_eq!((deploy.bucket.as_deref(), deploy.json), (Some("file:///b"), true));
-    }
-
-    #[test]
-    fn a_directory_may_be_called_like_a_command() {
-        let Ok(Command::Dev(dev)) = parse(words("dev deploy")) else { panic!() };
-        assert_eq!(dev.dir, Some(PathBuf::from("deploy")));
-        let Ok(Command::Node(node)) = parse(words("--node dev --bucket file:///b")) else {
-            panic!()
-        };
-        assert_eq!(node.node.as_deref(), Some("dev"));
-    }
-
-    #[test]
-    fn a_misspelt_word_is_answered_with_the_nearest() {
-        assert!(usage("dev --prot 1").contains("\"--port\""), "{}", usage("dev --prot 1"));
-        assert!(usage("deploj").contains("\"deploy\""), "{}", usage("deploj"));
-        assert!(usage("--buckt file:///b").contains("\"--bucket\""));
-        assert!(usage("deploy --port 1").contains("celld deploy --help"));
-        assert!(usage("examples/counter").contains("no command; they are: dev, deploy, diagnose"));
-    }
-
-    #[test]
-    fn help_and_version_are_answers() {
-        for line in ["--version", "-V", "dev --version", "deploy . -V"] {
-            let Err(Stop::Answer(text)) = parse(words(line)) else { panic!("{line}") };
-            assert!(text.starts_with("celld "), "{text}");
-        }
-        let Err(Stop::Answer(text)) = parse(words("--help")) else { panic!() };
-        for word in TOP.iter().chain(COMMANDS).chain(&["CELLD_TTL_MS", "AWS_*", "S3_ENDPOINT"]) {
-            assert!(text.contains(word), "{word} is not in:\n{text}");
-        }
-        for (command, known) in [("dev", DEV), ("deploy", DEPLOY), ("diagnose", DIAGNOSE)] {
-            let Err(Stop::Answer(text)) = parse(words(&format!("{command} --help"))) else {
-                panic!()
-            };
-            for word in known {
-                assert!(text.contains(word), "{word} is not in:\n{text}");
-            }
-        }
-    }
-}
+mod tests;

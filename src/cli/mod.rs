@@ -10,6 +10,8 @@ mod config;
 mod deploy;
 mod dev;
 mod diagnose;
+mod fleet;
+mod operator;
 mod progress;
 mod publish;
 mod serve;
@@ -50,6 +52,8 @@ pub(crate) enum CommandError {
     Preflight(#[from] celld_rt::PreflightError),
     #[error(transparent)]
     Node(#[from] celld_shard::node::NodeError),
+    #[error(transparent)]
+    Operator(#[from] operator::OperatorError),
     #[error("the system gives no random bytes: {0}")]
     Random(#[from] getrandom::Error),
     #[error("{}: {_1}", _0.display())]
@@ -60,12 +64,14 @@ impl CommandError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Setting(_) => REFUSED,
+            Self::Operator(operator::OperatorError::BadCell(_)) => REFUSED,
             Self::Bucket(OpenError::Url { .. } | OpenError::Option { .. }) => REFUSED,
             Self::Bundle(_)
             | Self::Deploy(_)
             | Self::Bucket(_)
             | Self::Preflight(_)
             | Self::Node(_)
+            | Self::Operator(_)
             | Self::Random(_)
             | Self::File(..) => FAILED,
         }
@@ -111,6 +117,8 @@ fn run(command: Command) -> Result<ExitCode, CommandError> {
         Command::Dev(typed) => dev::run(typed, &environment),
         Command::Deploy(typed) => deploy::run(typed, &environment),
         Command::Diagnose(typed) => diagnose::run(typed, &environment),
+        Command::Status(typed) => operator::status::run(&typed, &environment),
+        Command::Cell(typed) => operator::cell(&typed.command, &environment),
         Command::Node(typed) => serve::node(settings::node(typed, &environment)?),
     }
 }

@@ -211,6 +211,26 @@ pub(crate) fn diagnose(
     })
 }
 
+/// A node that a person names with `--node`.
+///
+/// # Errors
+/// It is no name of a node.
+pub(crate) fn named_node(typed: Option<&str>) -> Result<Option<NodeId>, SettingError> {
+    let given = typed.map(|value| Given { source_name: "--node", value: value.to_owned() });
+    given.map(|given| node_id(&given)).transpose()
+}
+
+/// How many lines of a list a person wants.
+///
+/// # Errors
+/// It is no such number.
+pub(crate) fn list_limit(typed: Option<&str>, usual: usize) -> Result<usize, SettingError> {
+    let Some(value) = typed else { return Ok(usual) };
+    let given = Given { source_name: "--limit", value: value.to_owned() };
+    let parsed = given.value.parse().ok().filter(|n| *n > 0);
+    parsed.ok_or_else(|| given.bad("a number from 1 on"))
+}
+
 fn node_id(given: &Given) -> Result<NodeId, SettingError> {
     NodeId::parse(&given.value)
         .ok_or_else(|| given.bad("1 to 63 of a-z, 0-9 and -, not starting with -"))

@@ -82,6 +82,7 @@ impl CallError {
                 Code::Draining => "peer_draining",
                 Code::Unsupported => "call_unsupported",
                 Code::Failed => "call_failed",
+                Code::Forbidden => "call_forbidden",
             },
             Cause::Lost(_) => "peer_lost",
             Cause::Silent => "peer_silent",
@@ -97,7 +98,7 @@ impl CallError {
             Cause::Foreign(_) | Cause::Protocol(_) | Cause::Head(_) | Cause::Deadline => false,
             Cause::Refused(refusal) => match refusal.code {
                 Code::NotOwner | Code::Busy | Code::Draining => true,
-                Code::Gone | Code::Unsupported | Code::Failed => false,
+                Code::Gone | Code::Unsupported | Code::Failed | Code::Forbidden => false,
             },
             Cause::Unreachable(_)
             | Cause::Replaced(_)

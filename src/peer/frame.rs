@@ -54,6 +54,8 @@ impl CallKind {
     pub const PROBE: Self = Self(2);
     /// Of an operator: [`crate::operator`].
     pub const OPERATOR: Self = Self(3);
+    /// Of the owner that hands a cell over: [`crate::take`].
+    pub const TAKE: Self = Self(4);
 }
 
 /// Whether more of a body follows.
@@ -154,12 +156,21 @@ pub enum Code {
     Unsupported,
     /// It may have run: never repeat it.
     Failed,
+    /// It did not run: such calls are not for who has made it.
+    Forbidden,
 }
 
 impl Code {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Gone, Self::NotOwner, Self::Busy, Self::Draining, Self::Unsupported, Self::Failed];
+    pub const ALL: [Self; 7] = [
+        Self::Gone,
+        Self::NotOwner,
+        Self::Busy,
+        Self::Draining,
+        Self::Unsupported,
+        Self::Failed,
+        Self::Forbidden,
+    ];
 
     /// The number on the wire.
     fn number(self) -> u8 {
@@ -170,6 +181,7 @@ impl Code {
             Self::Draining => 4,
             Self::Unsupported => 5,
             Self::Failed => 6,
+            Self::Forbidden => 7,
         }
     }
 
@@ -181,7 +193,9 @@ impl Code {
     /// Whether the call surely did not run.
     pub fn has_not_run(self) -> bool {
         match self {
-            Self::NotOwner | Self::Busy | Self::Draining | Self::Unsupported => true,
+            Self::NotOwner | Self::Busy | Self::Draining | Self::Unsupported | Self::Forbidden => {
+                true
+            }
             Self::Gone | Self::Failed => false,
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! A connection is TLS between two nodes of one fleet ([`identity`]), opens with one greeting in
 //! each direction ([`hello`]), and then carries frames ([`frame`]) of many calls at once ([`mux`]).
-//! What calls say is in [`fetch`], [`probe`], [`operator`] and [`socket`]. All of these are pure:
-//! they hold no socket and no clock. A [`Link`] carries the calls of one shard to one node, a
-//! [`Server`] takes those that come; [`tunnel`] carries WebSockets.
+//! What calls say is in [`fetch`], [`probe`], [`operator`], [`take`] and [`socket`]. All of these
+//! are pure: they hold no socket and no clock. A [`Link`] carries the calls of one shard to one
+//! node, a [`Server`] takes those that come; [`tunnel`] carries WebSockets.
 //!
 //! Invariant: a length from the wire is checked against its maximum before memory is taken for
 //! it, and nothing here panics, whatever the bytes are. Lengths are bytes; integers are
@@ -25,6 +25,7 @@ pub mod operator;
 pub mod probe;
 mod server;
 pub mod socket;
+pub mod take;
 pub mod tunnel;
 mod wire;
 

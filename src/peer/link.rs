@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use celld_core::lease::Record;
 use celld_core::node::{NodeId, SessionId};
 use celld_core::time::Wall;
 use celld_rt as rt;
@@ -18,6 +19,7 @@ use celld_rt::tls::TlsStream;
 use futures_lite::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use rustls::pki_types::ServerName;
 
+use crate::FrameError;
 use crate::body::{BodyReader, BodyWriter, WholeError};
 use crate::connection::{Shared, Slot, drive};
 use crate::error::{CallError, Cause};
@@ -25,6 +27,7 @@ use crate::frame::{CallKind, Code, More, Refusal};
 use crate::hello::{HELLO_LEN, check_hello, hello};
 use crate::identity::{Identity, Role};
 use crate::mux::{CALLS_MAX, Fate, HEADS_MAX, Patience, Side};
+use crate::operator::{OperatorReply, OperatorRequest};
 use crate::probe::ProbeReply;
 
 /// For one address to answer. A live host does so within a round trip.
@@ -51,6 +54,18 @@ pub struct Address {
     pub host: String,
     /// Its internal port.
     pub port: u16,
+}
+
+impl Address {
+    /// Where a lease says that its node is reached. `None`: it takes no peers, or does not say it
+    /// as it should.
+    pub fn of_lease(lease: &Record) -> Option<Self> {
+        let (host, port) = lease.address.as_deref()?.rsplit_once(':')?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host = bare.unwrap_or(host).to_owned();
+        let (node, session) = (lease.node.clone(), lease.session.clone());
+        Some(Self { node, session, host, port: port.parse().ok()? })
+    }
 }
 
 /// The calls of this shard to one node. Clones are the same link. When the last is dropped, calls
@@ -158,6 +173,31 @@ impl Link {
         let answer = self.ask(ask).await?.answer().await?;
         ProbeReply::decode(&answer.head)
             .map_err(|error| CallError { fate: Fate::MayHaveRun, cause: Cause::Protocol(error) })
+    }
+
+    /// Asks the node something as an operator. Returns its answer, with a body of at most `max`
+    /// bytes.
+    ///
+    /// # Errors
+    /// It does not answer in time, or not as it should.
+    pub async fn operate(
+        &self,
+        request: &OperatorRequest,
+        wait: Duration,
+        max: usize,
+    ) -> Result<(OperatorReply, Bytes), CallError> {
+        let protocol = |fate, error| CallError { fate, cause: Cause::Protocol(error) };
+        let head = request.encode().map_err(|error| protocol(Fate::NotSent, error))?;
+        let ask = Ask { kind: CallKind::OPERATOR, head, wait: Some(wait) };
+        let answer = self.ask(ask).await?.answer().await?;
+        let (head, body) = answer.whole(max).await.map_err(|error| match error {
+            WholeError::Call(error) => error,
+            WholeError::TooLong(_) => {
+                protocol(Fate::MayHaveRun, FrameError::Order("its answer is too long"))
+            }
+        })?;
+        let reply = OperatorReply::decode(&head);
+        Ok((reply.map_err(|error| protocol(Fate::MayHaveRun, error))?, body))
     }
 
     /// Ends the connection and all calls on it: the node is known to be gone. The next call opens

@@ -1,6 +1,7 @@
-//! What an operator asks of a node, from the command line or through another node.
+//! What an operator asks of a node, from the command line.
 //!
-//! The answer's body, where there is one, is text for the operator: one JSON document a line.
+//! How a node is, a probe tells ([`crate::probe`]). The answer's body, where there is one, is text:
+//! one JSON document a line.
 
 use bytes::{BufMut, Bytes};
 use celld_core::cell::CellId;
@@ -12,8 +13,6 @@ use crate::wire::{Reader, put_bytes, put_cell, put_option};
 /// The head of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorRequest {
-    /// The node, its shards and what they do.
-    Status,
     /// Its resident cells, at most `limit`, in the order of their names, after one of them.
     ListCells {
         /// The last one of the list before.
@@ -21,11 +20,11 @@ pub enum OperatorRequest {
         /// How many.
         limit: u32,
     },
-    /// One cell: its owner, epoch, position, files.
+    /// One cell, as the node has it in memory.
     ShowCell(CellId),
     /// Give it back to the bucket.
     EvictCell(CellId),
-    /// Hand it to another node.
+    /// Hand it to another node; asked of that node itself: take it, as nobody has it.
     MoveCell {
         /// This one.
         cell: CellId,
@@ -66,20 +65,19 @@ impl OperatorRequest {
             put_cell(out, cell)
         };
         match self {
-            Self::Status => out.put_u8(1),
             Self::ListCells { after, limit } => {
-                out.put_u8(2);
+                out.put_u8(1);
                 put_option(&mut out, after.as_ref(), put_cell)?;
                 out.put_u32(*limit);
             }
-            Self::ShowCell(cell) => with_cell(&mut out, 3, cell)?,
-            Self::EvictCell(cell) => with_cell(&mut out, 4, cell)?,
+            Self::ShowCell(cell) => with_cell(&mut out, 2, cell)?,
+            Self::EvictCell(cell) => with_cell(&mut out, 3, cell)?,
             Self::MoveCell { cell, to } => {
-                with_cell(&mut out, 5, cell)?;
+                with_cell(&mut out, 4, cell)?;
                 put_bytes(&mut out, "the name of a node", to.as_str().as_bytes())?;
             }
-            Self::PurgeCell(cell) => with_cell(&mut out, 6, cell)?,
-            Self::Drain => out.put_u8(7),
+            Self::PurgeCell(cell) => with_cell(&mut out, 5, cell)?,
+            Self::Drain => out.put_u8(6),
         }
         Ok(out.into())
     }
@@ -91,13 +89,12 @@ impl OperatorRequest {
     pub fn decode(head: &[u8]) -> Result<Self, FrameError> {
         let mut reader = Reader::new(head);
         let request = match reader.u8()? {
-            1 => Self::Status,
-            2 => Self::ListCells { after: reader.option(Reader::cell)?, limit: reader.u32()? },
-            3 => Self::ShowCell(reader.cell()?),
-            4 => Self::EvictCell(reader.cell()?),
-            5 => Self::MoveCell { cell: reader.cell()?, to: reader.node()? },
-            6 => Self::PurgeCell(reader.cell()?),
-            7 => Self::Drain,
+            1 => Self::ListCells { after: reader.option(Reader::cell)?, limit: reader.u32()? },
+            2 => Self::ShowCell(reader.cell()?),
+            3 => Self::EvictCell(reader.cell()?),
+            4 => Self::MoveCell { cell: reader.cell()?, to: reader.node()? },
+            5 => Self::PurgeCell(reader.cell()?),
+            6 => Self::Drain,
             _ => return Err(FrameError::Malformed("the kind of an operator's request")),
         };
         reader.end()?;
@@ -153,7 +150,6 @@ mod tests {
         let cell = || CellId::new("a.Room", &"0f".repeat(32)).expect("a good name");
         let to = NodeId::parse("n2").expect("a name");
         for request in [
-            OperatorRequest::Status,
             OperatorRequest::ListCells { after: None, limit: 100 },
             OperatorRequest::ListCells { after: Some(cell()), limit: 1 },
             OperatorRequest::ShowCell(cell()),

@@ -86,6 +86,7 @@ pub(crate) async fn activate(
                 Event::Written(written.unwrap_or(CasOutcome::Unknown))
             }
             Effect::Restore(record) => {
+                let _counted = shard.status.restores();
                 let place = Place::new(&shard.facts.state, id);
                 match restore(&shard.bucket, id, record.base, record.epoch, place).await {
                     Ok(Restored { image, strays, files, superseded }) => {

@@ -18,6 +18,7 @@ mod identity;
 mod ingress;
 mod lease;
 pub mod node;
+pub mod operator;
 mod outbound;
 mod pulled;
 mod router;

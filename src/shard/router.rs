@@ -21,6 +21,7 @@ use crate::body::{Answered, Asked, Flow, Outcome, failure};
 use crate::cell::Via;
 use crate::coding::Coding;
 use crate::host::Reply;
+use crate::operator::{ShardAsk, Tell};
 use crate::pulled::{Pulled, Sink, Source};
 use crate::shard::Shard;
 use crate::websocket::tunnel::{self, Tunnels};
@@ -49,6 +50,8 @@ pub(crate) enum Message {
         call: u64,
         why: Refusal,
     },
+    /// What an operator wants.
+    Operate(ShardAsk, Tell),
     Pull {
         stream: u64,
     },
@@ -197,6 +200,16 @@ pub(crate) fn send_fetch(
     peers.send(peer, Message::Fetch { call, target, request, via });
 }
 
+/// Asks another shard for an operator; not if the way there is full.
+pub(crate) fn send_operator(shard: &Shard, peer: usize, asked: ShardAsk, tell: Tell) -> bool {
+    let peers = &shard.peers;
+    let has_room = !peers.is_full(peer);
+    if has_room {
+        peers.send(peer, Message::Operate(asked, tell));
+    }
+    has_room
+}
+
 /// Who asked another shard has given up. The answer comes all the same, and is dropped then.
 pub(crate) fn abandon(shard: &Rc<Shard>, is_asker: impl Fn(&Reply) -> bool) {
     let peers = &shard.peers;
@@ -289,6 +302,7 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
             let is_asker = |reply: &Reply| matches!(reply, Reply::Shard(_, from, number) if (*from, *number) == (peer, call));
             let _over_already = shard.disconnect(is_asker);
         }
+        Message::Operate(asked, tell) => shard.operate(asked, tell),
         Message::Pull { stream } => pull(shard, peer, stream),
         Message::Cancel { stream } => {
             // Its drop cancels it where it comes from.

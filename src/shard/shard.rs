@@ -4,6 +4,7 @@
 //! status.
 
 use std::cell::{Cell as StdCell, OnceCell, RefCell};
+use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -259,6 +260,23 @@ impl Shard {
     /// A cell that is in memory, or on its way there.
     pub fn known_cell(&self, id: &CellId) -> Option<Rc<Cell>> {
         self.cells.borrow().get(id).cloned()
+    }
+
+    /// The first cells of the table behind `after`, in their order, `limit` at most.
+    pub fn first_cells(&self, after: Option<&CellId>, limit: usize) -> Vec<Rc<Cell>> {
+        let cells = self.cells.borrow();
+        // The largest on top, so that it makes room for a smaller one.
+        let mut first = BinaryHeap::new();
+        for id in cells.keys().filter(|id| after.is_none_or(|after| *id > after)) {
+            if first.len() == limit {
+                match first.peek() {
+                    Some(largest) if id < *largest => first.pop(),
+                    Some(_) | None => continue,
+                };
+            }
+            first.push(id);
+        }
+        first.into_sorted_vec().into_iter().map(|id| cells[id].clone()).collect()
     }
 
     /// A cell with nothing in memory leaves the table.

@@ -18,6 +18,16 @@ pub(crate) struct Status {
     health: Mutex<Health>,
     /// Cells in the memory of each shard.
     cells: Vec<AtomicU64>,
+    restoring: AtomicU64,
+}
+
+/// Counts a cell that is being restored, also if that is given up.
+pub(crate) struct Restoring<'a>(&'a AtomicU64);
+
+impl Drop for Restoring<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The document at `/.well-known/celld/health`.
@@ -59,7 +69,8 @@ impl Status {
             version: None,
             rejected: None,
         });
-        Self { health, cells: (0..shards).map(|_| AtomicU64::new(0)).collect() }
+        let cells = (0..shards).map(|_| AtomicU64::new(0)).collect();
+        Self { health, cells, restoring: AtomicU64::new(0) }
     }
 
     /// A version serves on every shard.
@@ -96,11 +107,18 @@ impl Status {
         self.cells[shard].store(cells as u64, Ordering::Relaxed);
     }
 
+    /// A cell is read from the bucket, for as long as this lives.
+    pub fn restores(&self) -> Restoring<'_> {
+        self.restoring.fetch_add(1, Ordering::Relaxed);
+        Restoring(&self.restoring)
+    }
+
     /// How busy the node is.
     pub fn load(&self) -> Load {
         Load {
             shards: self.cells.len() as u64,
             cells: self.cells.iter().map(|cells| cells.load(Ordering::Relaxed)).sum(),
+            restoring: self.restoring.load(Ordering::Relaxed),
             is_draining: self.is_draining(),
             ..Load::default()
         }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::disk;
 use super::report::{Finding, micros};
-use super::store::limited;
+use crate::cli::fleet::limited;
 
 /// Rounds on the store. Enough for a p99; the p99.9 is then nearly the longest.
 pub(super) const ROUNDS_MAX: u64 = 250;

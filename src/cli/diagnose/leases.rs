@@ -11,7 +11,7 @@ use celld_core::node::NodeId;
 use celld_s3::{Bucket, Entry, StoreError};
 
 use super::report::Finding;
-use super::store::limited;
+use crate::cli::fleet::limited;
 
 /// Leases that are read at the same time.
 const READS: usize = 16;
@@ -20,26 +20,26 @@ const LEFT_MAX: Duration = Duration::from_secs(601);
 
 /// What is below `nodes/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Leases {
-    pub(super) seen: Vec<Seen>,
+pub(in crate::cli) struct Leases {
+    pub(in crate::cli) seen: Vec<Seen>,
     /// There are no more than these.
-    pub(super) is_complete: bool,
+    pub(in crate::cli) is_complete: bool,
 }
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) key: String,
-    pub(super) state: State,
+pub(in crate::cli) struct Seen {
+    pub(in crate::cli) key: String,
+    pub(in crate::cli) state: State,
     /// What it says, if it can be read.
-    pub(super) record: Option<Record>,
+    pub(in crate::cli) record: Option<Record>,
     /// Why nobody should connect to its address.
-    pub(super) unsafe_address: Option<&'static str>,
+    pub(in crate::cli) unsafe_address: Option<&'static str>,
 }
 
 /// What it is worth.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(in crate::cli) enum State {
     Live {
         left: Duration,
     },
@@ -52,7 +52,7 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) fn word(&self) -> &'static str {
+    pub(in crate::cli) fn word(&self) -> &'static str {
         match self {
             State::Live { .. } => "live",
             State::Expired { .. } => "expired",
@@ -62,15 +62,25 @@ impl State {
     }
 }
 
+impl State {
+    /// Why it cannot be read; nothing if it can.
+    pub(in crate::cli) fn why(&self) -> &str {
+        match self {
+            State::Malformed(why) | State::Unread(why) => why,
+            State::Live { .. } | State::Expired { .. } => "",
+        }
+    }
+}
+
 impl Leases {
     /// The lease of a node that may act.
-    pub(super) fn of(&self, node: &NodeId) -> Option<&Seen> {
+    pub(in crate::cli) fn of(&self, node: &NodeId) -> Option<&Seen> {
         let is_its = |seen: &&Seen| seen.record.as_ref().is_some_and(|r| r.node == *node);
         self.seen.iter().find(is_its)
     }
 
     /// How many are in a state, by its word.
-    pub(super) fn count(&self, word: &str) -> usize {
+    pub(in crate::cli) fn count(&self, word: &str) -> usize {
         self.seen.iter().filter(|seen| seen.state.word() == word).count()
     }
 }
@@ -80,11 +90,7 @@ impl Leases {
 ///
 /// # Errors
 /// They cannot be listed.
-pub(super) async fn read(
-    bucket: &Bucket,
-    is_shared: bool,
-    findings: &mut Vec<Finding>,
-) -> Result<Leases, StoreError> {
+pub(in crate::cli) async fn read(bucket: &Bucket, is_shared: bool) -> Result<Leases, StoreError> {
     let page = limited("nodes/", bucket.list("nodes/", None)).await?;
     let mut leases = Leases { seen: Vec::new(), is_complete: !page.more };
     for some in page.entries.chunks(READS) {
@@ -96,7 +102,13 @@ pub(super) async fn read(
             leases.seen.extend(read.join().await);
         }
     }
-    if page.more {
+    Ok(leases)
+}
+
+/// What is wrong with them.
+pub(super) fn findings(leases: &Leases) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !leases.is_complete {
         findings.push(Finding::note(
             "lease.many",
             format!("there are more leases than the {} that were read", leases.seen.len()),
@@ -104,7 +116,7 @@ pub(super) async fn read(
         ));
     }
     findings.extend(leases.seen.iter().flat_map(judge));
-    Ok(leases)
+    findings
 }
 
 async fn read_one(bucket: Bucket, entry: Entry, is_shared: bool) -> Seen {

@@ -7,7 +7,7 @@
 mod bars;
 mod disk;
 mod latency;
-mod leases;
+pub(super) mod leases;
 mod peers;
 mod render;
 mod report;
@@ -144,10 +144,11 @@ async fn ask_store(
     report.store.push(fact);
     report.rules = rules;
     progress.says("reading the leases");
-    let leases = match leases::read(bucket, settings.bucket.is_shared(), findings).await {
+    let leases = match leases::read(bucket, settings.bucket.is_shared()).await {
         Ok(leases) => leases,
         Err(error) => return findings.push(store::unusable(&error)),
     };
+    findings.extend(leases::findings(&leases));
     progress.says("asking the nodes");
     let (seen, links) = peers::ask(bucket, &leases, &settings.peers, nonce, findings).await;
     report.peers = Some(seen);

@@ -6,10 +6,10 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use celld_core::fleet::{FLEET_KEY, FleetRecord};
-use celld_core::node::{NodeId, SessionId};
+use celld_core::fleet::FLEET_KEY;
+use celld_core::node::NodeId;
 use celld_core::time::Micros;
-use celld_peer::identity::{Identity, Principal, Role};
+use celld_peer::identity::Identity;
 use celld_peer::probe::ProbeReply;
 use celld_peer::{Address, Link};
 use celld_s3::Bucket;
@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use super::latency::Series;
 use super::leases::{Leases, Seen, State};
 use super::report::{Finding, micros};
-use super::store::{limited, unusable};
+use super::store::unusable;
+use crate::cli::fleet::NoIdentity;
 
 /// Connection, certificates and answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -29,8 +30,6 @@ const MEASURED_MAX: usize = 8;
 /// Round trips to one of them, and how long they may take together.
 const ROUNDS_MAX: u64 = 200;
 const ROUNDS_TIME: Duration = Duration::from_secs(3);
-/// Several times what a fleet record is.
-const RECORD_BYTES_MAX: u64 = 4_096;
 
 /// What is known of them.
 #[derive(Debug, Default)]
@@ -120,18 +119,13 @@ enum NotReached {
 /// Where a lease says that its node is reached; `None`: it says nothing that can be read.
 fn reached_at(seen: &Seen) -> Option<Result<Address, NotReached>> {
     let record = seen.record.as_ref()?;
-    let Some(text) = &record.address else { return Some(Err(NotReached::Nowhere)) };
+    if record.address.is_none() {
+        return Some(Err(NotReached::Nowhere));
+    }
     if let Some(why) = seen.unsafe_address {
         return Some(Err(NotReached::Unsafe(why)));
     }
-    let (host, port) = text.rsplit_once(':')?;
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    Some(Ok(Address {
-        node: record.node.clone(),
-        session: record.session.clone(),
-        host: bare.to_owned(),
-        port: port.parse().ok()?,
-    }))
+    Address::of_lease(record).map(Ok)
 }
 
 fn node_of(seen: &Seen) -> NodeId {
@@ -150,62 +144,28 @@ async fn call(node: NodeId, link: Result<Link, PeerState>) -> (NodeId, PeerState
     }
 }
 
-/// What proves to nodes that we may ask: it is made from the fleet record in the bucket.
+/// What proves to nodes that we may ask.
 async fn identity(
     bucket: &Bucket,
     nonce: u64,
     findings: &mut Vec<Finding>,
 ) -> Option<Rc<Identity>> {
-    let mut malformed = |why: String| {
-        findings.push(Finding::fault(
+    let name = NodeId::parse("diagnose").expect("a good name");
+    match crate::cli::fleet::identity(bucket, name, nonce).await {
+        Ok(identity) => return Some(identity),
+        Err(NoIdentity::Missing) => findings.push(Finding::fault(
+            "fleet.missing",
+            format!("there is no {FLEET_KEY}, and nodes say that they take peers"),
+            "restore it from a copy, or start all nodes again",
+        )),
+        Err(NoIdentity::Malformed(why)) => findings.push(Finding::fault(
             "fleet.malformed",
             format!("{FLEET_KEY}: {why}"),
             "restore it from a copy: nodes that start now cannot speak to the others",
-        ));
-    };
-    let read = async {
-        let listed = limited(FLEET_KEY, bucket.list(FLEET_KEY, None)).await?;
-        let size = listed.entries.iter().find(|entry| entry.key == FLEET_KEY).map(|e| e.size);
-        match size {
-            Some(size) if size > RECORD_BYTES_MAX => Ok(Some(Err(size))),
-            Some(_) => Ok(limited(FLEET_KEY, bucket.get(FLEET_KEY)).await?.map(Ok)),
-            None => Ok(None),
-        }
-    };
-    let object = match read.await {
-        Ok(Some(Ok(object))) => object,
-        Ok(Some(Err(size))) => {
-            malformed(format!("it has {size} bytes, too many for a fleet record"));
-            return None;
-        }
-        Ok(None) => {
-            findings.push(Finding::fault(
-                "fleet.missing",
-                format!("there is no {FLEET_KEY}, and nodes say that they take peers"),
-                "restore it from a copy, or start all nodes again",
-            ));
-            return None;
-        }
-        Err(error) => {
-            findings.push(unusable(&error));
-            return None;
-        }
-    };
-    let me = Principal {
-        role: Role::Operator,
-        node: NodeId::parse("diagnose").expect("a good name"),
-        session: SessionId::parse(&format!("{nonce:032x}")).expect("32 digits"),
-    };
-    let record = FleetRecord::parse(&object.body).map_err(|error| error.to_string());
-    let made =
-        record.and_then(|record| Identity::new(&record, me).map_err(|error| error.to_string()));
-    match made {
-        Ok(identity) => Some(Rc::new(identity)),
-        Err(why) => {
-            malformed(why);
-            None
-        }
+        )),
+        Err(NoIdentity::Store(error)) => findings.push(unusable(&error)),
     }
+    None
 }
 
 fn judge(peer: &Peer) -> Option<Finding> {

@@ -1,29 +1,15 @@
 //! The store: whether it answers, whose clock is right, and whether it keeps the rules.
 
-use std::io;
 use std::time::Duration;
 
 use celld_s3::{Bucket, Check, ProbeFault, ProbeReport, StoreError};
 use serde_json::Value;
 
 use super::report::{Fact, Finding, micros};
+use crate::cli::fleet::limited;
 
-/// One request. A store that takes longer is of no use to a lease.
-const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// A store states its time in whole seconds, and nodes allow each other's clocks one second.
 const CLOCK_OFFSET_MS_MAX: u64 = 2_000;
-
-/// Gives a request its time.
-pub(super) async fn limited<T>(
-    key: &str,
-    request: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    celld_rt::timeout(REQUEST_LIMIT, request).await.unwrap_or_else(|_| {
-        let text = format!("no answer within {REQUEST_LIMIT:?}");
-        let source = io::Error::new(io::ErrorKind::TimedOut, text);
-        Err(StoreError::Unreachable { key: key.to_owned(), source })
-    })
-}
 
 /// Whether it answers at all; everything else needs that.
 pub(super) async fn reach(bucket: &Bucket, findings: &mut Vec<Finding>) -> Option<Fact> {

@@ -54,6 +54,10 @@ impl<K: Clone + Ord> Sleepers<K> {
     pub fn len(&self) -> usize {
         self.alarms.len()
     }
+    /// When a cell is woken, if it sleeps.
+    pub fn due(&self, cell: &K) -> Option<Wall> {
+        self.alarms.get(cell).copied()
+    }
     /// Whether nobody sleeps.
     pub fn is_empty(&self) -> bool {
         self.alarms.is_empty()
@@ -126,6 +130,7 @@ mod tests {
         assert_eq!(at(&mut sleepers, 0, Slept(1, wall(30))), [SetTimer(mono(30))]);
         assert_eq!(at(&mut sleepers, 0, Slept(2, wall(20))), [SetTimer(mono(20))]);
         assert_eq!(at(&mut sleepers, 0, Slept(3, wall(500))), []);
+        assert_eq!((sleepers.due(&2), sleepers.due(&9)), (Some(wall(20)), None));
         assert_eq!(at(&mut sleepers, 20, TimerFired), [Wake(2), SetTimer(mono(30))]);
         assert_eq!(at(&mut sleepers, 30, TimerFired), [Wake(1), SetTimer(mono(90))]);
         assert_eq!(at(&mut sleepers, 90, TimerFired), [SetTimer(mono(150))]);

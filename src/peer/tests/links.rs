@@ -206,13 +206,15 @@ fn a_refusal_says_whether_the_call_ran() {
             (3, Code::Draining, "peer_draining", false),
             (4, Code::Unsupported, "call_unsupported", false),
             (5, Code::Failed, "call_failed", true),
+            (6, Code::Forbidden, "call_forbidden", false),
         ] {
             let asked = link.ask(ask(REFUSED, vec![n])).await.expect("sent");
             let error = asked.answer().await.map(|_| ()).expect_err("refused");
             let Cause::Refused(refusal) = &error.cause else { panic!("{error}") };
             assert_eq!((refusal.code, refusal.words.as_str()), (code, "as it was asked"));
             assert_eq!((error.code(), error.fate == Fate::MayHaveRun), (word, ran));
-            assert_eq!(error.retryable(), !ran && code != Code::Unsupported);
+            let is_vain = matches!(code, Code::Unsupported | Code::Forbidden);
+            assert_eq!(error.retryable(), !ran && !is_vain);
         }
         let asked = link.ask(ask(CallKind(200), "h")).await.expect("sent");
         let error = asked.answer().await.map(|_| ()).expect_err("no such call");

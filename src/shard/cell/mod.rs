@@ -7,6 +7,7 @@ pub(crate) mod alarm;
 mod compacting;
 mod covering;
 mod leaving;
+mod ordered;
 mod proving;
 mod sockets;
 

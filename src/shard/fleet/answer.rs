@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use celld_core::route::Refusal as Why;
 use celld_peer::fetch::{Content, FetchHead, FetchReply, ResponseHead};
+use celld_peer::identity::Role;
 use celld_peer::{BodyReader, Call, CallKind, Code, FrameError, Refusal, Reply as PeerReply};
 use celld_rt as rt;
 use celld_v8host::{Encoding, Failure, Redirect, Target};
@@ -14,13 +15,24 @@ use crate::body::{Answered, Asked, Flow, Outcome};
 use crate::cell::Via;
 use crate::coding::recode;
 use crate::host::Reply;
+use crate::operator;
 use crate::shard::Shard;
 use crate::websocket;
 
 /// Answers one call.
 pub(crate) async fn answer(shard: Rc<Shard>, call: Call) {
+    let is_forbidden = match call.kind {
+        CallKind::FETCH => call.peer.role != Role::Node,
+        CallKind::OPERATOR => call.peer.role != Role::Operator,
+        _ => false,
+    };
+    if is_forbidden {
+        let words = format!("such calls are not for {}", call.peer);
+        return call.reply.refuse(Refusal::new(Code::Forbidden, words));
+    }
     match call.kind {
         CallKind::FETCH => fetch(shard, call).await,
+        CallKind::OPERATOR => operator::answer(shard, call).await,
         CallKind::PROBE => match shard.status.probe_reply(&shard.facts.me).encode() {
             Ok(head) => {
                 // Who has gone does not want it.

@@ -299,7 +299,9 @@ fn what_is_known(error: celld_peer::CallError) -> CallError {
             Code::NotOwner => route::Refusal::NotOwner,
             Code::Busy => route::Refusal::Overloaded,
             Code::Draining => route::Refusal::Draining,
-            Code::Unsupported | Code::Gone | Code::Failed => route::Refusal::Unavailable,
+            Code::Unsupported | Code::Forbidden | Code::Gone | Code::Failed => {
+                route::Refusal::Unavailable
+            }
         }),
         _ => CallError::NotSent,
     }

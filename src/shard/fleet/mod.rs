@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use celld_core::cell::CellId;
 use celld_core::fleet::FleetRecord;
-use celld_core::lease::Record;
 use celld_core::node::{NodeId, SessionId};
 use celld_core::ownership::{Owner, Route};
 use celld_core::route::{ROUTES_MAX, Routes};
@@ -97,7 +96,7 @@ impl Fleet {
         if session.is_some_and(|session| *session != record.session) {
             return None;
         }
-        let address = address(record)?;
+        let address = Address::of_lease(record)?;
         let mut links = self.links.borrow_mut();
         if let Some(link) = links.get(node)
             && *link.address() == address
@@ -108,12 +107,4 @@ impl Fleet {
         links.insert(node.clone(), link.clone());
         Some(link)
     }
-}
-
-/// Where a record says that its node is reached.
-fn address(record: &Record) -> Option<Address> {
-    let (host, port) = record.address.as_deref()?.rsplit_once(':')?;
-    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let (node, session) = (record.node.clone(), record.session.clone());
-    Some(Address { node, session, host, port: port.parse().ok()? })
 }

@@ -1,0 +1,73 @@
+//! `celld status`.
+
+use std::time::Duration;
+
+use super::support::node::Site;
+use super::{internal, operate, plan, states};
+
+#[test]
+fn each_node_is_shown_with_what_it_says_of_itself() {
+    let site = Site::of("operated");
+    operate(&site, "status").failed(0, &[]);
+    let first = plan(&site, "first").flag("--shards", "1").start();
+    let _second = plan(&site, "second").flag("--shards", "2").start();
+    let _alone = site.node("alone").variable("CELLD_TTL_MS", super::TTL_MS).start();
+    for cell in ["a", "b", "c"] {
+        first.ask("POST", &format!("/{cell}/add")).good();
+    }
+    let status = operate(&site, "status --json").json();
+    let state = |node: &str, state: &str| (node.to_owned(), state.to_owned());
+    assert_eq!(
+        states(&status),
+        [state("alone", "unasked"), state("first", "serving"), state("second", "serving")]
+    );
+    let row = &status["nodes"][1];
+    assert_eq!(
+        (&row["shards"], &row["cells"], &row["restoring"]),
+        (&1.into(), &3.into(), &0.into())
+    );
+    assert_eq!(row["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(row["address"], internal(&first));
+    assert!(row["lease"]["age_ms"].as_u64().expect("an age") < 30_000, "{row}");
+    assert_eq!(status["nodes"][2]["shards"], 2);
+    let text = operate(&site, "status").good();
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let lines: Vec<_> = text.lines().map(words).collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert_eq!(lines[0][..5], ["NODE", "STATE", "VERSION", "SHARDS", "CELLS"]);
+    assert_eq!(lines[2][..2], ["first", "serving"]);
+    assert_eq!(lines[2][3..5], ["1", "3"]);
+}
+
+#[test]
+fn a_node_that_does_not_answer_is_shown_and_makes_the_command_fail() {
+    let site = Site::of("operated");
+    let _good = plan(&site, "good").start();
+    let still = plan(&site, "still").start();
+    let mut killed = plan(&site, "killed").start();
+    let mut stopped = plan(&site, "stopped").start();
+    still.freeze();
+    killed.end();
+    stopped.terminate();
+    assert_eq!(stopped.wait_for_end(Duration::from_secs(40)).code(), Some(0), "{}", stopped.log());
+    let status = operate(&site, "status --json");
+    status.failed(1, &["node still:", "node killed:", "1 more that have left"]);
+    let status = serde_json::from_str(&status.out).expect("a document all the same");
+    let state = |node: &str, state: &str| (node.to_owned(), state.to_owned());
+    let shown =
+        [state("good", "serving"), state("killed", "unreachable"), state("still", "unreachable")];
+    assert_eq!(states(&status), shown);
+    let all = operate(&site, "status --all");
+    assert_eq!(all.code, Some(1));
+    assert!(all.out.contains("stopped  left"), "{}", all.out);
+    still.thaw();
+}
+
+#[test]
+fn a_bucket_that_is_none_is_said_so() {
+    let site = Site::of("operated");
+    std::fs::remove_dir_all(site.bucket()).expect("it was there");
+    let gone = operate(&site, "status");
+    assert_eq!(gone.code, Some(1), "{}", gone.err);
+    assert!(gone.out.is_empty() && gone.err.contains("bucket"), "{}", gone.err);
+}
