@@ -36,6 +36,6 @@ pub use limits::Limits;
 pub use realm::{LoadError, Realm, Usage};
 pub use script::{DurableObjectBinding, Module, ModuleKind, Script};
 pub use snapshot::startup;
-pub use sockets::Sockets;
+pub use sockets::{MESSAGE_BYTES_MAX, Sockets};
 pub use state::RealmState;
 pub use storage::{Database, StoredAlarm};

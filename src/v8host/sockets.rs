@@ -9,6 +9,8 @@ use std::rc::Rc;
 
 use crate::host::SocketId;
 
+/// Longest message, in bytes, as Cloudflare takes them; none is sent that no other would take.
+pub const MESSAGE_BYTES_MAX: usize = 32 << 20;
 /// Most hibernatable sockets of one cell.
 pub const SOCKETS_MAX: usize = 32_768;
 /// Longest serialised attachment, in bytes.

@@ -261,6 +261,9 @@ fn apply_mask(payload: &mut [u8], mask: [u8; 4]) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     const LIMIT: usize = 100_000;
@@ -379,6 +382,50 @@ mod tests {
         assert_eq!(code(&head), 1009);
         let half = vec![0; LIMIT / 2 + 1];
         assert_eq!(code(&[raw(0x02, &half), raw(0x80, &half)].concat()), 1009);
+    }
+
+    /// What came until the end or a violation, of bytes that come in such pieces.
+    fn heard(bytes: &[u8], piece: usize) -> (Vec<Incoming>, Option<Violation>) {
+        let mut decoder = decoder(Role::Server);
+        let mut found = vec![];
+        for chunk in bytes.chunks(piece) {
+            decoder.feed(chunk);
+            loop {
+                match decoder.next() {
+                    Ok(Some(incoming)) => found.push(incoming),
+                    Ok(None) => break,
+                    Err(violation) => return (found, Some(violation)),
+                }
+            }
+        }
+        (found, None)
+    }
+
+    /// Frames as they may be, and bytes that are none.
+    fn hostile() -> impl Strategy<Value = Vec<u8>> {
+        let first = prop_oneof![
+            Just(0x81_u8),
+            Just(0x82),
+            Just(0x01),
+            Just(0x00),
+            Just(0x80),
+            Just(0x88),
+            Just(0x89),
+            any::<u8>(),
+        ];
+        let payload = prop_oneof![vec(b'a'..=b'z', 0..200), vec(any::<u8>(), 0..8)];
+        let frame = (first, payload).prop_map(|(first, payload)| raw(first, &payload));
+        let piece = prop_oneof![4 => frame, 1 => vec(any::<u8>(), 0..20)];
+        vec(piece, 0..8).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_bytes_mean_the_same_however_they_are_cut(bytes in hostile(), piece in 1_usize..50) {
+            prop_assert_eq!(heard(&bytes, piece), heard(&bytes, bytes.len().max(1)));
+        }
     }
 
     #[test]

@@ -18,9 +18,6 @@ pub(crate) mod wire;
 use celld_v8host::{SocketEvent, SocketMessage};
 pub(crate) use pipe::{Duplex, Receiver, Sender, connect};
 
-/// Longest message of a client or a server, as on Cloudflare.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 32 << 20;
-
 /// Why a socket is closed whose cell goes elsewhere: whoever connects again finds it.
 pub(crate) const RESTART: u16 = 1012;
 

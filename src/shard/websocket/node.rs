@@ -6,15 +6,15 @@
 
 use bytes::Bytes;
 use celld_peer::socket::{Close, Message};
-use celld_peer::tunnel::{Received, SendError, SocketReader, SocketWriter};
+use celld_peer::tunnel::{Received, SocketReader, SocketWriter};
 use celld_peer::{BodyReader, BodyWriter};
-use celld_v8host::{SocketEvent, SocketMessage};
+use celld_v8host::{MESSAGE_BYTES_MAX, SocketEvent, SocketMessage};
 
 use super::codec::NO_CODE;
 use super::{Duplex, Receiver, Sender};
 
-/// Why a socket is closed whose message is longer than any may be.
-const TOO_LONG: u16 = 1009;
+/// What one side takes, the other one does.
+const _: () = assert!(MESSAGE_BYTES_MAX <= celld_peer::socket::MESSAGE_MAX);
 
 /// Pumps until both directions have ended.
 pub(crate) async fn pump(end: Duplex, reader: BodyReader, writer: BodyWriter) {
@@ -54,16 +54,8 @@ async fn write(mut receiver: Receiver, mut writer: SocketWriter) {
             }
             SocketEvent::Lost | SocketEvent::Failed(_) => break,
         };
-        match sent {
-            Ok(()) => {}
-            // Only JavaScript can have made such a one.
-            Err(SendError::Message(too_long)) => {
-                let reason = super::codec::truncated(&too_long.to_string()).to_owned();
-                // Who does not read it has gone.
-                let _gone = writer.close(Close { code: Some(TOO_LONG), reason }).await;
-                return;
-            }
-            Err(SendError::Write(_)) => break,
+        if sent.is_err() {
+            break;
         }
     }
     writer.break_off("the WebSocket is lost");

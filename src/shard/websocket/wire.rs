@@ -11,12 +11,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use celld_rt as rt;
-use celld_v8host::{SocketEvent, SocketMessage};
+use celld_v8host::{MESSAGE_BYTES_MAX, SocketEvent, SocketMessage};
 use futures_lite::io::{AsyncRead, AsyncWrite};
 use futures_util::future::LocalBoxFuture;
 
 use super::codec::{Decoder, Incoming, Role, Violation, encode, encode_pong};
-use super::{Duplex, MESSAGE_BYTES_MAX, RESTART};
+use super::{Duplex, RESTART};
 use crate::body::failure;
 
 /// What one read may bring.

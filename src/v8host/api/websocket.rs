@@ -13,7 +13,9 @@ use crate::convert;
 use crate::host::{HostCall, SocketId, SocketMessage};
 use crate::op;
 use crate::ops::Op;
-use crate::sockets::{ATTACHMENT_BYTES_MAX, AUTO_BYTES_MAX, AutoResponse, SOCKETS_MAX, Sockets};
+use crate::sockets::{
+    ATTACHMENT_BYTES_MAX, AUTO_BYTES_MAX, AutoResponse, MESSAGE_BYTES_MAX, SOCKETS_MAX, Sockets,
+};
 use crate::state::RealmState;
 
 /// The native functions of this file. A socket is a number, a cell its slot.
@@ -109,7 +111,14 @@ fn socket_send(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: Retur
             None => return convert::throw_type_error(scope, "send(): bytes are expected"),
         },
     };
-    let bytes = state.socket_bytes.get() + length_of(&message);
+    let length = length_of(&message);
+    if length > MESSAGE_BYTES_MAX {
+        let text = format!(
+            "WebSocket send(): a message of {length} bytes is longer than {MESSAGE_BYTES_MAX} bytes"
+        );
+        return convert::throw_range_error(scope, &text);
+    }
+    let bytes = state.socket_bytes.get() + length;
     if bytes > TURN_BYTES_MAX {
         let text = format!(
             "WebSocket send(): more than {TURN_BYTES_MAX} bytes at once; wait for something between messages"

@@ -293,6 +293,9 @@ test('one turn does not send without end', () => {
   const large = new Uint8Array(16 << 20);
   for (let i = 0; i < 4; i++) a.send(large);
   assertThrows(() => a.send(large), Error, /more than 67108864 bytes at once/);
+  const longest = 32 << 20;
+  assertThrows(() => a.send(new Uint8Array(longest + 1)), RangeError, /33554433 bytes is longer than 33554432 bytes/);
+  assertThrows(() => a.send('ä'.repeat(longest / 2) + 'a'), RangeError, /longer than/);
 });
 
 test('attachments of a plain WebSocket', async () => {
