@@ -37,6 +37,9 @@ pub enum Purpose {
     Woken,
     /// The same, sent here by another node.
     WokenPlaced,
+    /// All its data is to be deleted. It is taken from whoever had it and given back to the bucket
+    /// in one write, without a restore.
+    Purge,
 }
 
 /// The machine. It wants one thing at a time, and each effect but the last ends in one event. Drop
@@ -81,6 +84,7 @@ struct Write {
 enum Next {
     Restore,
     Serve,
+    Purged,
 }
 
 /// What an activation is told.
@@ -134,6 +138,9 @@ pub enum Effect {
         /// Its version: guards its release.
         etag: Etag,
     },
+    /// Done, of a purge: this record stands, and no file of its epoch or an earlier one counts any
+    /// more. They may be deleted.
+    Purged(Record),
     /// Done: another session serves the cell.
     Forward(Route),
     /// Done: nobody serves the cell, and this node is to take it.
@@ -255,8 +262,14 @@ impl Claim {
                     let write = Write { guard: Guard::Absent, record, then: Next::Serve };
                     self.place(write, None, effects)
                 }
-                Purpose::Woken | Purpose::WokenPlaced => fail(Failure::Absent, effects),
+                Purpose::Woken | Purpose::WokenPlaced | Purpose::Purge => {
+                    fail(Failure::Absent, effects)
+                }
             },
+            (Decision::Claim { guard, record }, _) if self.purpose == Purpose::Purge => {
+                let record = record.purge(self.nonce());
+                write(Write { guard: Guard::Match(guard), record, then: Next::Purged }, effects)
+            }
             (Decision::Claim { guard, record }, seen) => {
                 let write = Write { guard: Guard::Match(guard), record, then: Next::Restore };
                 self.place(write, seen.and_then(|(record, _)| record.owner), effects)
@@ -284,9 +297,11 @@ impl Claim {
                 effects.push(Effect::Place);
                 State::Placing(w)
             }
-            Purpose::Entered | Purpose::Woken | Purpose::Placed | Purpose::WokenPlaced => {
-                write(w, effects)
-            }
+            Purpose::Entered
+            | Purpose::Woken
+            | Purpose::Placed
+            | Purpose::WokenPlaced
+            | Purpose::Purge => write(w, effects),
         }
     }
     /// The files end at `found`. Before anything is served, the record must say so.
@@ -341,6 +356,10 @@ fn stand(record: Record, etag: Etag, then: Next, effects: &mut Vec<Effect>) -> S
         }
         Next::Serve => {
             effects.push(Effect::Serve { record, etag });
+            State::Done
+        }
+        Next::Purged => {
+            effects.push(Effect::Purged(record));
             State::Done
         }
     }
@@ -496,6 +515,36 @@ mod tests {
         let released = theirs().release(t(20), Nonce::numbered(1, 2));
         let (_, effect) = Case::of(Purpose::WokenPlaced).reads_as(Some((released, etag("e"))));
         assert!(matches!(effect, Effect::Cas { .. }), "{effect:?}");
+    }
+
+    #[test]
+    fn a_purge_is_one_write_that_ends_the_history_and_needs_no_file() {
+        let (mut case, _) = Case::of(Purpose::Purge).reads_as(Some((theirs(), etag("e"))));
+        let effect = case.tell(Event::Lease(Ok(OwnerLease::Dead)));
+        let Effect::Cas { guard, record } = effect else { panic!("{effect:?}") };
+        assert_eq!(
+            (guard, &record.owner, record.epoch),
+            (Guard::Match(etag("e")), &None, epoch(6))
+        );
+        assert_eq!(record.base, Base { epoch: epoch(7), txid: Txid::ZERO });
+        // Its answer is lost, and it stands all the same.
+        assert_eq!(case.written(CasOutcome::Unknown), Effect::ReadOwner);
+        assert_eq!(case.sees(Some((record.clone(), etag("f")))), Effect::Purged(record.clone()));
+        // The next owner has nothing to restore, and knows it.
+        let (mut case, effect) = Case::reads(Some((record, etag("f"))));
+        let claim = record_of(effect);
+        assert_eq!(claim.epoch, epoch(7));
+        assert_eq!(case.written(applied("g")), Effect::Restore(claim));
+        assert!(matches!(case.tell(Event::Restored(Txid::ZERO)), Effect::Serve { .. }));
+    }
+
+    #[test]
+    fn a_purge_takes_nothing_from_a_live_owner_and_makes_no_cell() {
+        let (mut case, _) = Case::of(Purpose::Purge).reads_as(Some((theirs(), etag("e"))));
+        let live = OwnerLease::Live(Mono::from_micros(9));
+        assert!(matches!(case.tell(Event::Lease(Ok(live))), Effect::Forward(_)));
+        let (_, effect) = Case::of(Purpose::Purge).reads_as(None);
+        assert_eq!(effect, Effect::Fail(Failure::Absent));
     }
 
     #[test]

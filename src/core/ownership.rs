@@ -256,6 +256,13 @@ impl Record {
         let base = Base { epoch: self.epoch.next(), txid };
         Record { owner: None, epoch: self.epoch, base, nonce }
     }
+    /// Nobody's, and without a commit: no file of this epoch or an earlier one counts any more,
+    /// whoever wrote it and whenever it arrives. The next owner begins a new history, at an epoch
+    /// that nobody had. Written under the version that was read, by who may release or claim the
+    /// cell; only after it stands may the files be deleted.
+    pub fn purge(&self, nonce: Nonce) -> Record {
+        self.release(Txid::ZERO, nonce)
+    }
 }
 
 /// `base` of a record: not of an epoch that is still to come, except the one after a release.
@@ -381,6 +388,20 @@ mod tests {
         assert!(rebased.base.admits(epoch(5), Txid::new(12)));
         assert!(!rebased.base.admits(epoch(5), Txid::new(13)));
         assert!(rebased.base.admits(epoch(6), Txid::new(13)));
+    }
+
+    #[test]
+    fn nothing_that_was_written_before_a_purge_counts_after_it() {
+        let purged = record(Some(owner("n2", 'b'))).purge(nonce(2));
+        let Decision::Claim { record, .. } = asked(&purged, None, None) else {
+            panic!("not claimed")
+        };
+        assert!(record.is_based() && record.epoch == epoch(6));
+        for late in [1, 10, u64::MAX] {
+            assert!(!record.base.admits(epoch(5), Txid::new(late)), "{late}");
+            assert!(!record.base.admits(epoch(1), Txid::new(late)), "{late}");
+        }
+        assert!(record.base.admits(epoch(6), Txid::new(1)));
     }
 
     #[test]

@@ -116,6 +116,7 @@ pub(crate) async fn activate(
             Effect::Serve { record, etag } => {
                 return Ok(open(shard, id, record, etag, restored)?);
             }
+            Effect::Purged(_) => unreachable!("nobody purges cells yet"),
             Effect::Place => {
                 let own = || shard.status.load();
                 let fleet = shard.fleet.get();

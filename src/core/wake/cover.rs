@@ -131,6 +131,10 @@ impl Cover {
         let needed = self.due().and_then(|due| self.covering(due)).map(|entry| entry.number);
         self.entries.into_iter().filter(|entry| Some(entry.number) != needed).collect()
     }
+    /// The cell is purged, and its alarm with it: all entries of this epoch.
+    pub fn end(self) -> Vec<Entry> {
+        self.entries
+    }
     /// Whether the state of the alarm after the latest commit may be shown.
     fn is_known(&self) -> bool {
         self.durable >= self.marks.back().map(|(txid, _)| *txid)

@@ -68,6 +68,7 @@ impl Process {
                 Effect::Serve { record, etag } => return self.open(cell, record, etag),
                 Effect::Forward(route) => return self.forward(cell, &route),
                 Effect::Send(node) => return self.send(cell, &node),
+                Effect::Purged(_) => unreachable!("nothing is purged here"),
                 Effect::Fail(failure) => return self.fail(cell, failure),
             }
         }
