@@ -10,7 +10,9 @@ use std::path::PathBuf;
 
 use argh::FromArgs;
 
-pub(crate) use self::operator::{Cell, CellCommand, CellList, CellShow, Status};
+pub(crate) use self::operator::{
+    Cell, CellCommand, CellEvict, CellList, CellMove, CellPurge, CellShow, Drain, Status,
+};
 
 use super::settings::BucketArgs;
 use super::spelling::nearest;
@@ -28,6 +30,8 @@ pub(crate) enum Command {
     Status(Status),
     /// Look at cells, or tell nodes what to do with them.
     Cell(Cell),
+    /// Stop a node.
+    Drain(Drain),
     /// Run a node on a bucket.
     Node(Node),
 }
@@ -140,6 +144,7 @@ enum Sub {
     Diagnose(Diagnose),
     Status(Status),
     Cell(Cell),
+    Drain(Drain),
 }
 
 /// Serves a project on an embedded bucket below its .celld directory, and again after each change.
@@ -401,9 +406,15 @@ const CELL_LIST: &[&str] = &[
 ];
 const CELL_SHOW: &[&str] =
     &["--bucket", "--endpoint", "--region", "--ca-file", "--name", "--json", "--help"];
-const COMMANDS: &[&str] = &["dev", "deploy", "diagnose", "status", "cell"];
+const CELL_PURGE: &[&str] =
+    &["--bucket", "--endpoint", "--region", "--ca-file", "--name", "--yes", "--help"];
+/// Of `cell evict` and `cell move`.
+const CELL_ORDER: &[&str] =
+    &["--bucket", "--endpoint", "--region", "--ca-file", "--name", "--help"];
+const DRAIN: &[&str] = &["--bucket", "--endpoint", "--region", "--ca-file", "--no-wait", "--help"];
+const COMMANDS: &[&str] = &["dev", "deploy", "diagnose", "status", "cell", "drain"];
 /// What may follow `cell`.
-const CELL_COMMANDS: &[&str] = &["list", "show"];
+const CELL_COMMANDS: &[&str] = &["list", "show", "evict", "move", "purge"];
 
 /// Reads the arguments after the program's name.
 ///
@@ -448,6 +459,7 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
         Some(Sub::Diagnose(diagnose)) => Command::Diagnose(diagnose),
         Some(Sub::Status(status)) => Command::Status(status),
         Some(Sub::Cell(cell)) => Command::Cell(cell),
+        Some(Sub::Drain(drain)) => Command::Drain(drain),
         None => Command::Node(Node {
             bucket: BucketArgs { bucket, endpoint, region, ca_file },
             listen,
@@ -526,6 +538,9 @@ fn explain(output: &str, command: Option<&str>, words: &[&str]) -> String {
         Some("status") => STATUS,
         Some("cell list") => CELL_LIST,
         Some("cell show") => CELL_SHOW,
+        Some("cell evict" | "cell move") => CELL_ORDER,
+        Some("cell purge") => CELL_PURGE,
+        Some("drain") => DRAIN,
         _ => TOP,
     };
     // What a word that is no option was probably meant to be.

@@ -64,7 +64,7 @@ impl CommandError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Setting(_) => REFUSED,
-            Self::Operator(operator::OperatorError::BadCell(_)) => REFUSED,
+            Self::Operator(error) if error.is_typed() => REFUSED,
             Self::Bucket(OpenError::Url { .. } | OpenError::Option { .. }) => REFUSED,
             Self::Bundle(_)
             | Self::Deploy(_)
@@ -119,6 +119,7 @@ fn run(command: Command) -> Result<ExitCode, CommandError> {
         Command::Diagnose(typed) => diagnose::run(typed, &environment),
         Command::Status(typed) => operator::status::run(&typed, &environment),
         Command::Cell(typed) => operator::cell(&typed.command, &environment),
+        Command::Drain(typed) => operator::drain::run(&typed, &environment),
         Command::Node(typed) => serve::node(settings::node(typed, &environment)?),
     }
 }

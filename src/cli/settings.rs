@@ -220,6 +220,14 @@ pub(crate) fn named_node(typed: Option<&str>) -> Result<Option<NodeId>, SettingE
     given.map(|given| node_id(&given)).transpose()
 }
 
+/// A node that a person names as such.
+///
+/// # Errors
+/// It is no name of a node.
+pub(crate) fn node_named(typed: &str) -> Result<NodeId, SettingError> {
+    node_id(&Given { source_name: "node", value: typed.to_owned() })
+}
+
 /// How many lines of a list a person wants.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT.
+//! SIGTERM and SIGINT, and what is asked for in their stead.
 //!
 //! Glommio has no signals; a flag that a 50 ms timer reads is enough for stopping a server.
 
@@ -40,6 +40,12 @@ impl Signals {
             }
         }
         Ok(Self(count))
+    }
+
+    /// Asks for a drain, as a first signal does. Whoever asks again is not impatient.
+    pub fn request_drain(&self) {
+        // If something was asked for before, that counts.
+        let _before = self.0.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// What was asked for so far.

@@ -47,6 +47,8 @@ pub(crate) struct Activated {
 pub(crate) enum NotServed {
     /// Another node serves it, or is to.
     Elsewhere(Destination),
+    /// It was purged, as was asked: this record stands.
+    Purged(Record),
     /// What its callers are told.
     Failed(Failure),
 }
@@ -116,7 +118,7 @@ pub(crate) async fn activate(
             Effect::Serve { record, etag } => {
                 return Ok(open(shard, id, record, etag, restored)?);
             }
-            Effect::Purged(_) => unreachable!("nobody purges cells yet"),
+            Effect::Purged(record) => return Err(NotServed::Purged(record)),
             Effect::Place => {
                 let own = || shard.status.load();
                 let fleet = shard.fleet.get();

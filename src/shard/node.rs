@@ -184,6 +184,7 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
         limits: options.limits,
         log_requests: options.log_requests,
         is_dev: options.is_dev,
+        signals: signals.clone(),
     });
     let authority = Arc::new(Authority::default());
     let status =

@@ -16,6 +16,7 @@ use celld_core::route::Refusal;
 use celld_core::time::{Micros, Mono, Wall};
 use celld_core::wake::sleepers::{SLEEPERS_MAX, Sleepers};
 use celld_rt as rt;
+use celld_rt::Signals;
 use celld_s3::Bucket;
 use celld_v8host::{CallId, Failure, LoadError, Realm, Script, Target};
 use rustc_hash::FxHashMap;
@@ -84,6 +85,8 @@ pub(crate) struct NodeFacts {
     pub limits: celld_v8host::Limits,
     pub log_requests: bool,
     pub is_dev: bool,
+    /// Through which an operator begins a drain.
+    pub signals: Signals,
 }
 
 /// One shard.
@@ -234,7 +237,8 @@ impl Shard {
         cell.wait_for(wanted);
     }
 
-    fn cell(self: &Rc<Self>, id: CellId, class: &str) -> Rc<Cell> {
+    /// A cell of this shard, in memory or not.
+    pub fn cell(self: &Rc<Self>, id: CellId, class: &str) -> Rc<Cell> {
         let known = self.cells.borrow().get(&id).cloned();
         known.unwrap_or_else(|| {
             let key = self.next_key.get();
@@ -281,7 +285,13 @@ impl Shard {
 
     /// A cell with nothing in memory leaves the table.
     pub fn forget_cell(&self, cell: &Rc<Cell>) {
-        self.cells.borrow_mut().remove(&cell.id);
+        {
+            let mut cells = self.cells.borrow_mut();
+            // Another one may have its place by now.
+            if cells.get(&cell.id).is_some_and(|known| Rc::ptr_eq(known, cell)) {
+                cells.remove(&cell.id);
+            }
+        }
         self.tell_cells();
         if self.by_key.borrow_mut().remove(&cell.key).is_some() {
             self.eviction_event(eviction::Event::Gone(cell.key));

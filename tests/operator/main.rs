@@ -1,21 +1,31 @@
 //! What an operator does with a fleet from the command line, on real nodes: and who may not.
 
+#[path = "../durability/ledger.rs"]
+mod ledger;
+#[path = "../durability/load.rs"]
+mod load;
 #[expect(dead_code, reason = "each program of tests uses its part of it")]
 #[path = "../support/mod.rs"]
 mod support;
 
 mod cells;
+mod drain;
+mod orders;
 mod roles;
 mod status;
 
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use self::support::node::{Node, Plan, Site};
+use self::support::wait_for;
 
 /// Longer than any of these tests: no node dies of a machine that is busy.
 const TTL_MS: &str = "30000";
+/// Until nodes know each other, on a busy machine.
+const MEETING: Duration = Duration::from_secs(40);
 
 /// A node that takes calls.
 fn plan(site: &Site, name: &str) -> Plan {

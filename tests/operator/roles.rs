@@ -13,6 +13,7 @@ use celld_core::node::{NodeId, SessionId};
 use celld_peer::fetch::{Content, FetchHead};
 use celld_peer::identity::{Identity, Principal, Role};
 use celld_peer::operator::OperatorRequest;
+use celld_peer::take::TakeHead;
 use celld_peer::{Address, Ask, CallError, CallKind, Link};
 
 use super::support::node::Site;
@@ -50,7 +51,7 @@ fn nodes_do_not_operate_and_operators_do_not_act_as_nodes() {
     let cell = CellId::new(namespace, id).expect("a good name");
     let operate = OperatorRequest::ShowCell(cell.clone()).encode().expect("short");
     let fetch = FetchHead {
-        cell,
+        cell: cell.clone(),
         class: "Cell".into(),
         name: None,
         token: None,
@@ -60,11 +61,13 @@ fn nodes_do_not_operate_and_operators_do_not_act_as_nodes() {
         content: Content::Nothing,
     };
     let fetch = fetch.encode().expect("short");
+    let take = TakeHead { cell, class: "Cell".into(), name: None }.encode().expect("short");
     celld_rt::block_on(async {
         for (role, kind, head, is_good) in [
             (Role::Operator, CallKind::OPERATOR, &operate, true),
             (Role::Operator, CallKind::PROBE, &Bytes::new(), true),
             (Role::Operator, CallKind::FETCH, &fetch, false),
+            (Role::Operator, CallKind::TAKE, &take, false),
             (Role::Node, CallKind::OPERATOR, &operate, false),
             (Role::Node, CallKind::PROBE, &Bytes::new(), true),
             (Role::Node, CallKind::FETCH, &fetch, true),

@@ -46,10 +46,10 @@ fn a_node_that_does_not_answer_is_shown_and_makes_the_command_fail() {
     let still = plan(&site, "still").start();
     let mut killed = plan(&site, "killed").start();
     let mut stopped = plan(&site, "stopped").start();
-    still.freeze();
-    killed.end();
     stopped.terminate();
     assert_eq!(stopped.wait_for_end(Duration::from_secs(40)).code(), Some(0), "{}", stopped.log());
+    still.freeze();
+    killed.end();
     let status = operate(&site, "status --json");
     status.failed(1, &["node still:", "node killed:", "1 more that have left"]);
     let status = serde_json::from_str(&status.out).expect("a document all the same");

@@ -94,6 +94,9 @@ pub(crate) struct Cell {
 pub(crate) enum CellCommand {
     List(CellList),
     Show(CellShow),
+    Evict(CellEvict),
+    Move(CellMove),
+    Purge(CellPurge),
 }
 
 on_a_bucket! {
@@ -159,5 +162,111 @@ on_a_bucket! {
         /// print one JSON document on stdout
         #[argh(switch)]
         pub(crate) json: bool,
+    }
+}
+
+on_a_bucket! {
+    /// Has the node that owns a cell give it back to the bucket. What arrives meanwhile waits; the
+    /// next request brings the cell into memory again, wherever it belongs then.
+    #[argh(
+        subcommand,
+        name = "evict",
+        note = "What runs in the cell has ten seconds to end. Its WebSockets are closed with 1012.
+The variables of `celld --help` stand for their options.",
+        example = "{command_name} app.Room --name lobby",
+        error_code(0, "no node owns the cell, or none that lives"),
+        error_code(1, "it was not done: the cell is busy, or its node or the bucket failed"),
+        error_code(2, "refused: an argument or a variable")
+    )]
+    CellEvict {
+        /// NAMESPACE/ID, or NAMESPACE with --name
+        #[argh(positional)]
+        pub(crate) cell: String,
+
+        /// the name that its id was made of
+        #[argh(option, arg_name = "name")]
+        pub(crate) name: Option<String>,
+    }
+}
+
+on_a_bucket! {
+    /// Moves a cell to another node: its owner gives it back, that node takes it, and what arrives
+    /// goes there. It stays until it rests: the request after that places it anew.
+    #[argh(
+        subcommand,
+        name = "move",
+        note = "What runs in the cell has ten seconds to end. Its WebSockets are closed with 1012.
+The variables of `celld --help` stand for their options.",
+        example = "{command_name} app.Room node-2 --name lobby",
+        error_code(0, "the node has the cell"),
+        error_code(1, "it was not done: the cell is busy, or a node or the bucket failed"),
+        error_code(2, "refused: an argument or a variable")
+    )]
+    CellMove {
+        /// NAMESPACE/ID, or NAMESPACE with --name
+        #[argh(positional)]
+        pub(crate) cell: String,
+
+        /// the node that is to have it
+        #[argh(positional)]
+        pub(crate) node: String,
+
+        /// the name that its id was made of
+        #[argh(option, arg_name = "name")]
+        pub(crate) name: Option<String>,
+    }
+}
+
+on_a_bucket! {
+    /// Deletes all data of a cell, for good: its database, its alarm, its files in the bucket. The
+    /// next request finds an empty cell. Prints how much was deleted.
+    #[argh(
+        subcommand,
+        name = "purge",
+        note = "What runs in the cell has ten seconds to end, and is cut off then. A small record stays in the
+bucket, so that nothing that is written late can bring the data back.
+The variables of `celld --help` stand for their options.",
+        example = "{command_name} app.Room --name lobby --yes",
+        error_code(0, "purged"),
+        error_code(1, "not purged, or old files are left: the message says which; do it again"),
+        error_code(2, "refused: an argument or a variable, or --yes is missing")
+    )]
+    CellPurge {
+        /// NAMESPACE/ID, or NAMESPACE with --name
+        #[argh(positional)]
+        pub(crate) cell: String,
+
+        /// the name that its id was made of
+        #[argh(option, arg_name = "name")]
+        pub(crate) name: Option<String>,
+
+        /// yes, delete it
+        #[argh(switch)]
+        pub(crate) yes: bool,
+    }
+}
+
+on_a_bucket! {
+    /// Stops a node as SIGTERM does: it finishes its requests, gives its cells back to the bucket,
+    /// and ends with 0. Shows how far it is until its lease is gone.
+    #[argh(
+        subcommand,
+        name = "drain",
+        note = "A supervisor that restarts its process always starts it again. Stop the unit instead, or
+before.
+The variables of `celld --help` stand for their options.",
+        example = "{command_name} node-1",
+        error_code(0, "the node has left; with --no-wait: it has begun to"),
+        error_code(1, "it did not begin, or has not left within a minute"),
+        error_code(2, "refused: an argument or a variable")
+    )]
+    Drain {
+        /// the node
+        #[argh(positional)]
+        pub(crate) node: String,
+
+        /// do not wait for its end
+        #[argh(switch)]
+        pub(crate) no_wait: bool,
     }
 }

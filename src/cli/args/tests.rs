@@ -98,6 +98,10 @@ fn help_and_version_are_answers() {
         ("cell", CELL_COMMANDS),
         ("cell list", CELL_LIST),
         ("cell show", CELL_SHOW),
+        ("cell evict", CELL_ORDER),
+        ("cell move", CELL_ORDER),
+        ("cell purge", CELL_PURGE),
+        ("drain", DRAIN),
     ] {
         let Err(Stop::Answer(text)) = parse(words(&format!("{command} --help"))) else { panic!() };
         for word in known {

@@ -371,6 +371,9 @@ fn about(memory: &ResidentCell) -> String {
     if memory.events + memory.waiting > 0 {
         text += &format!(", {} events, {} requests wait", memory.events, memory.waiting);
     }
+    if memory.sockets > 0 {
+        text += &format!(", {} WebSockets", memory.sockets);
+    }
     text
 }
 

@@ -5,6 +5,8 @@
 //! Nothing is written into the bucket here: what is to change, a node changes.
 
 mod cells;
+pub(crate) mod drain;
+mod orders;
 pub(crate) mod status;
 mod table;
 
@@ -34,6 +36,8 @@ use super::{CommandError, settings};
 
 /// The body of an answer: a thousand cells have a quarter of it.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// For a node to say that it is there: connection, certificates and answer.
+pub(super) const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,10 +64,23 @@ pub(crate) enum OperatorError {
     Unsafe(NodeId, &'static str),
     #[error("node {0}: {1}")]
     Call(NodeId, CallError),
-    #[error("node {0} refused: {1} ({2})")]
-    Refused(NodeId, String, String),
+    #[error("node {node} refused: {words} ({code})")]
+    Refused { node: NodeId, words: String, code: String },
+    #[error("no node is there that could do it: `celld status` shows those that there are")]
+    Nobody,
+    #[error("all data of the cell {0} would be deleted for good: say --yes if you mean it")]
+    NotConfirmed(CellId),
+    #[error("node {0} has begun to drain, and has not left within {1:?}; its log says why")]
+    Stays(NodeId, Duration),
     #[error("node {0}: its answer makes no sense: {1}")]
     Answer(NodeId, serde_json::Error),
+}
+
+impl OperatorError {
+    /// Whether what was typed is at fault, and nothing was asked of anybody.
+    pub(super) fn is_typed(&self) -> bool {
+        matches!(self, Self::BadCell(_) | Self::NotConfirmed(_))
+    }
 }
 
 /// A fleet, as a command meets it.
@@ -113,6 +130,9 @@ pub(crate) fn cell(
     match command {
         CellCommand::List(typed) => cells::list(typed, environment),
         CellCommand::Show(typed) => cells::show(typed, environment),
+        CellCommand::Evict(typed) => orders::evict(typed, environment),
+        CellCommand::Move(typed) => orders::move_to(typed, environment),
+        CellCommand::Purge(typed) => orders::purge(typed, environment),
     }
 }
 
@@ -172,7 +192,8 @@ impl Fleet {
         match asked.map_err(|error| OperatorError::Call(node.clone(), error))? {
             (OperatorReply::Done, body) => Ok(body),
             (OperatorReply::Refused { code, words, .. }, _) => {
-                Err(OperatorError::Refused(node.clone(), plain(&words), plain(&code)))
+                let (words, code) = (plain(&words), plain(&code));
+                Err(OperatorError::Refused { node: node.clone(), words, code })
             }
         }
     }

@@ -1,6 +1,6 @@
 //! `celld status`: the nodes of a fleet.
 //!
-//! Bounds: one call to each node, [`ANSWER_LIMIT`], [`ASKED`] at the same time.
+//! Bounds: one call to each node, [`PROBE_LIMIT`], [`ASKED`] at the same time.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,15 +12,13 @@ use celld_peer::{Address, Link};
 use serde_json::{Value, json};
 
 use super::table::{NONE, table};
-use super::{Fleet, OperatorError, millis, on_fleet, plain, print};
+use super::{Fleet, OperatorError, PROBE_LIMIT, millis, on_fleet, plain, print};
 use crate::cli::args;
 use crate::cli::diagnose::leases::{Seen, State};
 use crate::cli::fleet::each_of;
 use crate::cli::settings::Environment;
 use crate::cli::{CommandError, FAILED};
 
-/// Connection, certificates and answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Nodes that are asked at the same time.
 const ASKED: usize = 64;
 /// A node whose lease ended within this time is asked and shown all the same: its clock may be
@@ -55,7 +53,7 @@ pub(crate) fn run(
         let answers = each_of(links, ASKED, async |link| match link {
             None => Answer::NotAsked,
             Some(Err(why)) => Answer::Failed(why),
-            Some(Ok(link)) => match link.probe(ANSWER_LIMIT).await {
+            Some(Ok(link)) => match link.probe(PROBE_LIMIT).await {
                 Ok(reply) => Answer::Said(Box::new(reply)),
                 Err(error) => Answer::Failed(error.to_string()),
             },

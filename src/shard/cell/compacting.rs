@@ -71,7 +71,9 @@ impl Cell {
         let token = self.with_live(life, |live| live.token.clone()).ok_or_else(gone)?;
         let Segment { min, max, bytes_len, .. } = segment;
         let file = LtxFile { epoch: token.epoch, level: job.level, min, max, bytes: bytes_len };
+        let counted = self.uploads();
         let put = shard.bucket.put(&file.key(&self.id), Bytes::from(bytes)).await;
+        drop(counted);
         put.map_err(|error| error.to_string())?;
         let read = shard.bucket.get(&self.id.own_key()).await.map_err(|error| error.to_string())?;
         let record = read.and_then(|object| Record::parse(&object.body, &self.id).ok());

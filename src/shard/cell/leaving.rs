@@ -13,7 +13,7 @@ use celld_core::wake::Verdict;
 use celld_rt as rt;
 use celld_v8host::Failure;
 
-use super::{Arrival, Cell, Live, Phase, alarm, perform_gate};
+use super::{Arrival, Cell, Live, Order, Phase, alarm, perform_gate};
 use crate::body::failure;
 use crate::ingress::stopping;
 use crate::shard::random;
@@ -89,8 +89,11 @@ impl Cell {
     }
 
     /// After a life in memory: those who came meanwhile start the next one.
-    fn wake_or_forget(self: &Rc<Self>) {
+    pub(super) fn wake_or_forget(self: &Rc<Self>) {
         self.refuse_if_draining();
+        if self.reset_under_order() {
+            return;
+        }
         let wake = {
             let mut state = self.state.borrow_mut();
             let wanted = !state.arrivals.is_empty() || !state.visits.is_empty();
@@ -116,10 +119,14 @@ impl Cell {
         }
     }
 
-    /// Whether nothing runs in it and nothing waits for a proof.
+    /// Whether nothing runs in it and nothing waits for it or for a proof.
     pub fn is_idle(&self) -> bool {
-        let state = self.state.borrow();
-        match &state.phase {
+        self.is_quiet() && self.state.borrow().arrivals.is_empty()
+    }
+
+    /// The same, whoever waits for it.
+    pub(super) fn is_quiet(&self) -> bool {
+        match &self.state.borrow().phase {
             Phase::Live(live) => {
                 live.busy == 0
                     && live.is_open
@@ -127,7 +134,6 @@ impl Cell {
                     && live.gate.is_empty()
                     && live.proof.is_settled()
                     && live.cover.is_settled()
-                    && state.arrivals.is_empty()
             }
             Phase::Cold | Phase::Activating | Phase::Leaving => false,
         }
@@ -135,8 +141,8 @@ impl Cell {
 
     /// Eviction is told of a rest once, not after every request: when it comes for the cell it
     /// learns whether that was used meanwhile.
-    pub(super) fn rest_if_idle(&self) {
-        if !self.is_idle() {
+    pub(super) fn rest_if_idle(self: &Rc<Self>) {
+        if self.leave_if_ordered() || !self.is_idle() {
             return;
         }
         let Some(shard) = self.shard.upgrade() else { return };
@@ -238,9 +244,11 @@ impl Cell {
     ///
     /// Returns whether it was idle and is on its way out.
     pub fn evict(self: &Rc<Self>) -> bool {
-        if !self.is_idle() {
-            return false;
-        }
+        self.is_idle() && self.leave()
+    }
+
+    /// The same, when it is quiet.
+    pub(super) fn leave(self: &Rc<Self>) -> bool {
         let Some(shard) = self.shard.upgrade() else { return false };
         let live = {
             let mut state = self.state.borrow_mut();
@@ -257,7 +265,8 @@ impl Cell {
         };
         let Live { host, slot, record, etag, store, database, cover, alarm, .. } = *live;
         host.close_cell(slot, &stopping());
-        self.delete_entries(&cover.leave());
+        let is_purged = self.is_to_be_purged();
+        self.delete_entries(&if is_purged { cover.end() } else { cover.leave() });
         let due = alarm.stored().map(|stored| stored.due);
         let txid = store.txid();
         drop(database);
@@ -282,16 +291,25 @@ impl Cell {
     /// Gives the cell back to the bucket. Its phase is `Leaving`.
     pub(super) fn release(self: &Rc<Self>, kept: Kept) {
         let Some(shard) = self.shard.upgrade() else { return };
+        let ordered = self.take_order();
         let cell = self.clone();
         rt::spawn(async move {
             let Kept { record, etag, txid, due } = kept;
-            let released = record.release(txid, Nonce::numbered(random(), 0));
+            let nonce = Nonce::numbered(random(), 0);
+            let released = match &ordered {
+                Some(ordered) if ordered.order == Order::Purge => record.purge(nonce),
+                Some(_) | None => record.release(txid, nonce),
+            };
             let guard = Guard::Match(etag);
             let body = Bytes::from(released.encode(&cell.id));
             // Whatever comes of it: a record that still names us is claimed anew by the next
             // activation, here or after our lease elsewhere.
-            if let Err(error) = shard.bucket.put_if(&cell.id.own_key(), guard, body).await {
+            let written = shard.bucket.put_if(&cell.id.own_key(), guard, body).await;
+            if let Err(error) = &written {
                 eprintln!("celld: cell {}: release failed: {error}", cell.id);
+            }
+            if let Some(ordered) = ordered {
+                return cell.obey(shard, ordered, released, written, due).await;
             }
             cell.state.borrow_mut().phase = Phase::Cold;
             shard.owes_alarm(&cell.id, due, None);

@@ -11,7 +11,7 @@ mod ordered;
 mod proving;
 mod sockets;
 
-use std::cell::RefCell;
+use std::cell::{Cell as StdCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
@@ -34,6 +34,7 @@ use celld_rt as rt;
 use celld_v8host::{
     CellSlot, Database, Failure, HostCall, OpenCell, SectionId, SocketId, Sockets, Target,
 };
+pub(crate) use ordered::Order;
 use rustc_hash::FxHashMap;
 pub(crate) use sockets::SocketArrival;
 
@@ -43,6 +44,7 @@ use crate::fleet::forward::{self, Destination};
 use crate::host::{Host, Queued, Reply};
 use crate::shard::{Shard, now};
 use crate::storage::CellStore;
+use ordered::Ordered;
 
 /// Requests that may wait for one cell; more are refused as overloaded.
 const WAITING_MAX: usize = 10_000;
@@ -59,6 +61,8 @@ pub(crate) struct Cell {
     /// Its hibernatable WebSockets, as a realm sees them, and their connections.
     sockets: Rc<Sockets>,
     links: RefCell<FxHashMap<SocketId, sockets::Link>>,
+    /// Writes of its files that are under way, also of earlier lives.
+    uploads: StdCell<u32>,
 }
 
 struct State {
@@ -69,6 +73,8 @@ struct State {
     visits: Vec<Visit>,
     /// The cell is out of memory and still ours, for the sake of its sockets.
     kept: Option<leaving::Kept>,
+    /// What an operator wants done with it. Until then nothing new begins.
+    ordered: Option<Ordered>,
     /// Counts lives of the cell in memory, so that late answers to an earlier one are dropped.
     life: u64,
 }
@@ -78,6 +84,7 @@ enum Arrival {
     Fetch(Box<Wanted>),
     Alarm { scheduled_ms: u64, retries: u32 },
     Socket(Box<SocketArrival>),
+    Order(Ordered),
 }
 
 /// A request that waits for its cell, here or on the way to another node.
@@ -196,10 +203,12 @@ impl Cell {
                 arrivals: VecDeque::new(),
                 visits: Vec::new(),
                 kept: None,
+                ordered: None,
                 life: 0,
             }),
             sockets: Rc::default(),
             links: RefCell::default(),
+            uploads: StdCell::new(0),
         })
     }
 
@@ -221,9 +230,11 @@ impl Cell {
             drop(state);
             return reply.send(Err(overloaded()));
         }
-        let State { phase, arrivals, .. } = &mut *state;
+        let State { phase, arrivals, ordered, .. } = &mut *state;
         match phase {
-            Phase::Live(live) if live.is_open && !live.is_moving && arrivals.is_empty() => {
+            Phase::Live(live)
+                if live.is_open && !live.is_moving && arrivals.is_empty() && ordered.is_none() =>
+            {
                 let (host, slot) = (live.host.clone(), live.slot);
                 live.busy += 1;
                 live.was_used = true;
@@ -262,16 +273,22 @@ impl Cell {
     /// What the activation is for. An alarm makes no cell that does not exist.
     fn purpose(&self) -> Purpose {
         let state = self.state.borrow();
-        let mut is_wanted = false;
+        let (mut is_wanted, mut is_ordered) = (false, false);
         for arrival in &state.arrivals {
-            if let Arrival::Fetch(wanted) = arrival {
-                if wanted.via.is_node() || wanted.is_taken_here {
+            match arrival {
+                Arrival::Fetch(wanted) if wanted.via.is_node() || wanted.is_taken_here => {
                     return Purpose::Placed;
                 }
-                is_wanted = true;
+                Arrival::Fetch(_) => is_wanted = true,
+                Arrival::Order(_) => is_ordered = true,
+                Arrival::Alarm { .. } | Arrival::Socket(_) => {}
             }
         }
-        if is_wanted { Purpose::Entered } else { Purpose::WokenPlaced }
+        match (is_wanted, is_ordered) {
+            (true, false) => Purpose::Entered,
+            (true, true) => Purpose::Placed,
+            (false, _) => Purpose::WokenPlaced,
+        }
     }
 
     /// Something for this cell: it comes into memory for it, if that has not begun.
@@ -303,6 +320,7 @@ impl Cell {
                 Ok(activated) => cell.go_live(&shard, activated),
                 Err(NotServed::Failed(why)) => cell.fail_arrivals(&why),
                 Err(NotServed::Elsewhere(to)) => cell.send_arrivals(&shard, &to),
+                Err(NotServed::Purged(_)) => unreachable!("it was wanted in memory"),
             }
         });
     }
@@ -394,6 +412,7 @@ impl Cell {
                 Arrival::Socket(arrived) => {
                     self.close_socket(arrived.socket, "the Durable Object has moved");
                 }
+                Arrival::Order(ordered) => self.order_is_elsewhere(ordered, to),
             }
         }
         self.forget_if_cold();
@@ -427,7 +446,8 @@ impl Cell {
             }
             Err(why) => {
                 let why = Failure { remote: true, durable_object_reset: true, ..why };
-                let arrivals = std::mem::take(&mut self.state.borrow_mut().arrivals);
+                let mut arrivals = std::mem::take(&mut self.state.borrow_mut().arrivals);
+                self.keep_purge(&mut arrivals);
                 self.reset(&why);
                 self.fail(arrivals, &why);
             }
@@ -438,12 +458,16 @@ impl Cell {
         loop {
             let (host, slot, arrival) = {
                 let mut state = self.state.borrow_mut();
-                let State { phase: Phase::Live(live), arrivals, .. } = &mut *state else { return };
-                if !live.is_open || live.is_moving {
+                let State { phase: Phase::Live(live), arrivals, ordered, .. } = &mut *state else {
+                    return;
+                };
+                if !live.is_open || live.is_moving || ordered.is_some() {
                     return;
                 }
                 let Some(arrival) = arrivals.pop_front() else { return };
-                live.busy += 1;
+                if !matches!(arrival, Arrival::Order(_)) {
+                    live.busy += 1;
+                }
                 (live.host.clone(), live.slot, arrival)
             };
             match arrival {
@@ -455,6 +479,7 @@ impl Cell {
                     host.start_alarm(self, slot, scheduled_ms, retries);
                 }
                 Arrival::Socket(arrived) => self.start_socket_event(&host, slot, *arrived),
+                Arrival::Order(ordered) => self.begin_order(ordered),
             }
         }
     }
@@ -466,6 +491,7 @@ impl Cell {
                 Arrival::Fetch(wanted) => wanted.reply.send(Err(why.clone())),
                 Arrival::Alarm { .. } => {}
                 Arrival::Socket(arrived) => self.close_socket(arrived.socket, &why.message),
+                Arrival::Order(ordered) => self.fail_order(ordered, why),
             }
         }
     }

@@ -142,6 +142,7 @@ impl Cell {
         self.compact_if_due();
         let cell = self.clone();
         rt::spawn(async move {
+            let _counted = cell.uploads();
             let event = match shard.bucket.put(&upload.key, upload.bytes).await {
                 Ok(_) => proof::Event::Uploaded { max: upload.max },
                 Err(error) => {

@@ -102,6 +102,11 @@ impl Cell {
         !self.links.borrow().is_empty()
     }
 
+    /// How many there are.
+    pub fn socket_count(&self) -> usize {
+        self.links.borrow().len()
+    }
+
     /// Closes every socket: the cell starts anew, or elsewhere.
     pub fn close_sockets(self: &Rc<Self>, reason: &str) {
         let links = std::mem::take(&mut *self.links.borrow_mut());

@@ -11,6 +11,7 @@ use celld_v8host::{Encoding, Failure, Redirect, Target};
 use futures_lite::FutureExt as _;
 
 use super::forward::{content, pump, read};
+use super::handover;
 use crate::body::{Answered, Asked, Flow, Outcome};
 use crate::cell::Via;
 use crate::coding::recode;
@@ -22,7 +23,7 @@ use crate::websocket;
 /// Answers one call.
 pub(crate) async fn answer(shard: Rc<Shard>, call: Call) {
     let is_forbidden = match call.kind {
-        CallKind::FETCH => call.peer.role != Role::Node,
+        CallKind::FETCH | CallKind::TAKE => call.peer.role != Role::Node,
         CallKind::OPERATOR => call.peer.role != Role::Operator,
         _ => false,
     };
@@ -33,6 +34,7 @@ pub(crate) async fn answer(shard: Rc<Shard>, call: Call) {
     match call.kind {
         CallKind::FETCH => fetch(shard, call).await,
         CallKind::OPERATOR => operator::answer(shard, call).await,
+        CallKind::TAKE => handover::take(shard, call).await,
         CallKind::PROBE => match shard.status.probe_reply(&shard.facts.me).encode() {
             Ok(head) => {
                 // Who has gone does not want it.

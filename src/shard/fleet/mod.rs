@@ -6,6 +6,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod forward;
+pub(crate) mod handover;
 pub(crate) mod join;
 pub(crate) mod members;
 
@@ -86,6 +87,11 @@ impl Fleet {
             self.routes.borrow_mut().forget_node(&link.address().node);
             link.cut();
         }
+    }
+
+    /// Whether requests can be sent to a node.
+    pub fn reaches(&self, node: &NodeId) -> bool {
+        self.link(node, None).is_some()
     }
 
     /// The link to a node; to this session of it, if one is meant. `None`: it is not among the live

@@ -7,17 +7,22 @@
 //! Invariant: each request has an answer, also when the shard that is asked is busy with JavaScript
 //! for long: the caller's time ends it. Memory is bounded by [`CELLS_MAX`] for each list.
 
+pub(crate) mod purge;
 pub mod resident;
 
 use std::rc::Rc;
 
 use bytes::Bytes;
 use celld_core::cell::CellId;
+use celld_core::epoch::Epoch;
 use celld_peer::operator::{OperatorReply, OperatorRequest};
 use celld_peer::{Call, Code, Refusal, Reply};
 use celld_rt as rt;
 
+use serde_json::json;
+
 use self::resident::ResidentCell;
+use crate::cell::Order;
 use crate::router;
 use crate::shard::Shard;
 
@@ -30,12 +35,40 @@ pub(crate) enum ShardAsk {
     List { after: Option<CellId>, limit: usize },
     /// One of them, as it is in memory.
     Show(CellId),
+    /// Do this with it. `known_as`: its class and its name, if who asks knows them.
+    Order { cell: CellId, known_as: Option<(String, Option<String>)>, order: Order },
 }
 
 /// What it says.
 pub(crate) enum ShardAnswer {
     /// In the order of their names.
     Cells(Vec<ResidentCell>),
+    /// It is done.
+    Done(Done),
+}
+
+/// What was done with a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// Of its record, afterwards.
+    pub epoch: Epoch,
+    /// Files that were deleted.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Done {
+    /// Without a file.
+    pub fn of(epoch: Epoch) -> Self {
+        Self { epoch, files: 0, bytes: 0 }
+    }
+
+    fn line(self) -> Bytes {
+        let Self { epoch, files, bytes } = self;
+        let json = json!({ "epoch": epoch.get(), "files": files, "bytes": bytes });
+        format!("{json}\n").into()
+    }
 }
 
 /// Where the answer goes.
@@ -100,12 +133,41 @@ async fn perform(shard: &Rc<Shard>, request: OperatorRequest) -> Result<Bytes, R
             let cells = ask(shard, cell.shard(shard.facts.shards), ShardAsk::Show(cell)).await?;
             Ok(resident::lines(&cells_of(cells)))
         }
-        OperatorRequest::EvictCell(_)
-        | OperatorRequest::MoveCell { .. }
-        | OperatorRequest::PurgeCell(_)
-        | OperatorRequest::Drain => {
-            Err(Refused::new("unsupported", "this node does not know how to do that"))
+        OperatorRequest::EvictCell(cell) => obey(shard, cell, Order::Evict).await,
+        OperatorRequest::MoveCell { cell, to } if to == shard.facts.me.node => {
+            obey(shard, cell, Order::Take).await
         }
+        OperatorRequest::MoveCell { cell, to } => {
+            if !shard.fleet.get().is_some_and(|fleet| fleet.reaches(&to)) {
+                let words = format!("node {to} cannot be reached from here: nothing has moved");
+                return Err(Refused::for_now("unreachable", words));
+            }
+            obey(shard, cell, Order::Move(to)).await
+        }
+        OperatorRequest::PurgeCell(cell) => obey(shard, cell, Order::Purge).await,
+        OperatorRequest::Drain => {
+            eprintln!("celld: an operator drains this node");
+            shard.facts.signals.request_drain();
+            Ok(Bytes::new())
+        }
+    }
+}
+
+async fn obey(shard: &Rc<Shard>, cell: CellId, order: Order) -> Result<Bytes, Refused> {
+    eprintln!("celld: an operator wants of the cell {cell}: {order:?}");
+    let asked = ShardAsk::Order { cell: cell.clone(), known_as: None, order };
+    self::order(shard, &cell, asked).await.map(Done::line)
+}
+
+/// Has something done with a cell, on the shard that owns it.
+pub(crate) async fn order(
+    shard: &Rc<Shard>,
+    cell: &CellId,
+    asked: ShardAsk,
+) -> Result<Done, Refused> {
+    match ask(shard, cell.shard(shard.facts.shards), asked).await? {
+        ShardAnswer::Done(done) => Ok(done),
+        ShardAnswer::Cells(_) => unreachable!("it was told what to do"),
     }
 }
 
@@ -124,6 +186,7 @@ async fn list(shard: &Rc<Shard>, after: Option<CellId>, limit: usize) -> Result<
 fn cells_of(answer: ShardAnswer) -> Vec<ResidentCell> {
     match answer {
         ShardAnswer::Cells(cells) => cells,
+        ShardAnswer::Done(_) => unreachable!("it was asked what there is"),
     }
 }
 
@@ -153,6 +216,48 @@ impl Shard {
                     None => ResidentCell::absent(&id, self.sleepers.borrow().due(&id)),
                 };
                 let _gone = tell.send(Ok(ShardAnswer::Cells(vec![cell])));
+            }
+            ShardAsk::Order { cell, known_as, order } => self.order(cell, known_as, order, tell),
+        }
+    }
+
+    fn order(
+        self: &Rc<Self>,
+        id: CellId,
+        known_as: Option<(String, Option<String>)>,
+        order: Order,
+        tell: Tell,
+    ) {
+        if self.draining.is_raised() {
+            let words = "the node drains, and gives all its cells away; ask another one";
+            let _gone = tell.send(Err(Refused::for_now("draining", words)));
+            return;
+        }
+        let found = match (self.known_cell(&id), known_as) {
+            (Some(cell), _) => Some(cell),
+            (None, Some((class, name))) => {
+                let cell = self.cell(id.clone(), &class);
+                cell.learn_name(name);
+                Some(cell)
+            }
+            (None, None) => self.uncalled_cell(&id),
+        };
+        match found {
+            Some(cell) => cell.order(order, tell),
+            None if order == Order::Purge => {
+                // No class is needed for that.
+                let shard = self.clone();
+                rt::spawn(async move {
+                    let done = purge::purge(&shard, &id).await;
+                    let _gone = tell.send(done.map(ShardAnswer::Done));
+                });
+            }
+            None => {
+                let words = format!(
+                    "the deployment that this node serves has no class for the namespace {}",
+                    id.namespace()
+                );
+                let _gone = tell.send(Err(Refused::new("no_class", words)));
             }
         }
     }

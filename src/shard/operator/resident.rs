@@ -41,6 +41,9 @@ pub struct ResidentCell {
     /// Requests that wait.
     #[serde(default)]
     pub waiting: u64,
+    /// WebSockets that it keeps while it is out of memory, too.
+    #[serde(default)]
+    pub sockets: u64,
     /// When its alarm is due, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alarm_ms: Option<u64>,
@@ -91,6 +94,7 @@ impl ResidentCell {
             memory_bytes: None,
             events: 0,
             waiting: 0,
+            sockets: 0,
             alarm_ms: None,
         }
     }
