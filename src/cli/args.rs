@@ -111,6 +111,10 @@ struct Top {
     #[argh(option, arg_name = "address")]
     advertise: Option<String>,
 
+    /// let other nodes reach this one at a public address
+    #[argh(switch)]
+    unsafe_public_advertise: bool,
+
     /// name of this node, unique in the bucket (default: the machine's name)
     #[argh(option, arg_name = "id")]
     node: Option<String>,
@@ -311,6 +315,8 @@ pub(crate) struct Node {
     pub(crate) internal_listen: Option<String>,
     /// `--advertise`
     pub(crate) advertise: Option<String>,
+    /// `--unsafe-public-advertise`
+    pub(crate) unsafe_public_advertise: bool,
     /// `--node`
     pub(crate) node: Option<String>,
     /// `--state`
@@ -356,6 +362,7 @@ const TOP: &[&str] = &[
     "--listen",
     "--internal-listen",
     "--advertise",
+    "--unsafe-public-advertise",
     "--node",
     "--state",
     "--shards",
@@ -443,6 +450,7 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
         listen,
         internal_listen,
         advertise,
+        unsafe_public_advertise,
         node,
         state,
         shards,
@@ -465,6 +473,7 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
             listen,
             internal_listen,
             advertise,
+            unsafe_public_advertise,
             node,
             state,
             shards,

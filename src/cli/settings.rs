@@ -131,7 +131,10 @@ pub(crate) fn node(
         Some(given) => address(&given)?,
         None => LISTEN,
     };
-    let fleet = fleet(typed.internal_listen, typed.advertise, environment, &mut notes)?;
+    let fleet = FleetOptions {
+        allows_public: typed.unsafe_public_advertise,
+        ..fleet(typed.internal_listen, typed.advertise, environment, &mut notes)?
+    };
     if let Some(given) = given("--durability", typed.durability, "CELLD_DURABILITY", environment) {
         match given.value.as_str() {
             "bucket" => {}
@@ -178,7 +181,8 @@ fn fleet(
             ));
         }
     }
-    Ok(FleetOptions { listen, advertise: advertise.map(|given| given.value) })
+    let bare = |given: Given| given.value.trim_start_matches("https://").to_owned();
+    Ok(FleetOptions { listen, advertise: advertise.map(bare), allows_public: false })
 }
 
 /// Checks all that `celld diagnose` needs.

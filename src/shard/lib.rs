@@ -21,6 +21,7 @@ pub mod node;
 pub mod operator;
 mod outbound;
 mod pulled;
+mod reach;
 mod router;
 mod scan;
 mod shard;

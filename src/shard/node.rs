@@ -4,16 +4,16 @@
 //! the shards. A cell that burns its core does not stop it.
 
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use celld_core::eviction;
 use celld_core::fleet::FleetRecord;
-use celld_core::lease::Loss;
+use celld_core::lease::{Loss, Record};
 use celld_core::node::{DiskId, NodeId, SessionId};
 use celld_core::ownership::Owner;
 use celld_core::time::Micros;
@@ -30,19 +30,21 @@ use crate::fleet::{self, Fleet, answer};
 use crate::identity::Identity;
 use crate::ingress;
 use crate::lease;
+use crate::reach::{self, check_address, internal_address};
 use crate::router::{self, Message, Peers};
 use crate::shard::{Authority, Leave, NodeFacts, Shard, random};
 use crate::status::Status;
+
+mod error;
+
+pub use error::NodeError;
 
 /// Messages that fit between two shards before senders wait.
 const MESH_CAPACITY: usize = 1_024;
 /// Orders to one shard: a few in its life.
 const ORDERS_MAX: usize = 16;
-/// A listener of this machine takes a connection at once.
-const ANSWER_LIMIT: Duration = Duration::from_millis(300);
-/// The rings of a process hold its listeners for up to a tenth of a second after a SIGKILL; a node
-/// that lives answers for longer.
-const LINGER_LIMIT: Duration = Duration::from_secs(2);
+/// Between two looks at a lease that may be over.
+const COMPANY_PAUSE: Duration = Duration::from_millis(200);
 /// What a drain may take before the process ends all the same.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(25);
 /// For the last write of the lease; without it the others wait for the lease to end.
@@ -90,6 +92,8 @@ pub struct FleetOptions {
     pub listen: Option<SocketAddr>,
     /// `host:port` under which the others reach it; `None`: as `listen`.
     pub advertise: Option<String>,
+    /// That may be a public address.
+    pub allows_public: bool,
 }
 
 /// See [`NodeOptions::ready`].
@@ -104,44 +108,6 @@ pub enum Exit {
     Cut,
     /// Its right to own cells ended. The process must end at once and write nothing.
     Fenced(Loss),
-}
-
-/// A node could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// The system lacks something.
-    #[error(transparent)]
-    Preflight(#[from] rt::PreflightError),
-    /// A thread or an executor could not start.
-    #[error(transparent)]
-    Start(#[from] rt::StartError),
-    /// The state directory cannot be used.
-    #[error("the state directory {0} cannot be used: {1}")]
-    State(PathBuf, std::io::Error),
-    /// Another process runs on it.
-    #[error("another celld runs on the state directory {0}: stop it, or give each its own --state")]
-    Locked(PathBuf),
-    /// The listener's address is taken or not ours.
-    #[error("cannot listen on {0}: {1}")]
-    Listen(SocketAddr, std::io::Error),
-    /// The others would not know where to find it.
-    #[error(
-        "the internal listener is on all addresses ({0}), and one of them must be told to the other \
-         nodes: say --advertise HOST:PORT"
-    )]
-    Advertise(SocketAddr),
-    /// The fleet record cannot be had.
-    #[error("{0}")]
-    Fleet(String),
-    /// The store cannot fence, or does not answer.
-    #[error("{0}")]
-    Store(String),
-    /// [`NodeOptions::must_serve`], and nothing does.
-    #[error("nothing can be served: {0}")]
-    NothingServes(String),
-    /// Signals cannot be taken over.
-    #[error("signals cannot be handled: {0}")]
-    Signals(std::io::Error),
 }
 
 /// What the io executor tells a shard.
@@ -338,11 +304,13 @@ impl Node {
             signals.wait(Stop::Drain).await;
             Ok(Some(Exit::Drained))
         };
-        let probed = async { probe(&self.common.bucket).await.map(|()| None) };
-        if let Some(exit) = futures_lite::future::race(probed, stopped).await? {
+        let joined = async {
+            probe(&self.common.bucket).await?;
+            self.join().await.map(|()| None)
+        };
+        if let Some(exit) = futures_lite::future::race(joined, stopped).await? {
             return Ok(exit);
         }
-        self.join().await?;
         let (held, is_held) = rt::oneshot::channel();
         // Connections of its own: no crowd of segments delays a renewal.
         let bucket = self.common.bucket.lane(Lane::Lease);
@@ -381,14 +349,17 @@ impl Node {
 
     /// Finds the fleet, and makes every shard a part of it.
     async fn join(&mut self) -> Result<(), NodeError> {
-        if self.options.fleet.is_none() {
-            return Ok(());
-        }
+        let Some(options) = &self.options.fleet else { return Ok(()) };
         let bucket = self.common.bucket.clone();
+        if let Some((_, told)) = &self.internal {
+            reach::check_told(told, options.allows_public).await?;
+        }
         let record = fleet::join::join(&bucket).await.map_err(NodeError::Fleet)?;
         let record = Arc::new(record);
         let members = self.common.members.clone();
+        members.look(&bucket).await;
         rt::spawn(fleet::members::keep(members, bucket, self.options.ttl));
+        self.check_company().await?;
         let listen = self.internal.as_ref().map(|(address, _)| *address);
         for shard in 0..self.orders.len() {
             let (done, joined) = rt::oneshot::channel();
@@ -398,6 +369,30 @@ impl Node {
         }
         if let Some((address, told)) = &self.internal {
             eprintln!("celld: peers are served on {address}, and find it as {told}");
+        }
+        Ok(())
+    }
+
+    /// Whether the nodes that live can reach this one, and the other way round.
+    async fn check_company(&self) -> Result<(), NodeError> {
+        let Some((_, told)) = &self.internal else { return Ok(()) };
+        let members = &self.common.members;
+        let other =
+            |live: &[Record]| reach::conflict(told, &self.common.facts.me.node, live).cloned();
+        let mut known = None;
+        while let Some(record) = other(&members.live()) {
+            // What a node has left behind that is gone is written no more, and soon does not count.
+            let is_written =
+                |before: &Record| before.session == record.session && before.write != record.write;
+            if known.as_ref().is_some_and(is_written) {
+                return Err(reach::apart(told, &record));
+            }
+            if known.is_none() {
+                let node = &record.node;
+                eprintln!("celld: node {node} is elsewhere; waiting to see whether it lives");
+            }
+            known = Some(record);
+            rt::sleep(COMPANY_PAUSE).await;
         }
         Ok(())
     }
@@ -599,47 +594,6 @@ async fn probe(bucket: &Bucket) -> Result<(), NodeError> {
         let advice = fault.advice();
         NodeError::Store(format!("the bucket {bucket} cannot be used: {fault}; {advice}"))
     })
-}
-
-/// The address of the internal listener, and what the others are told of it.
-fn internal_address(
-    options: Option<&FleetOptions>,
-) -> Result<Option<(SocketAddr, String)>, NodeError> {
-    let Some(FleetOptions { listen: Some(listen), advertise }) = options else { return Ok(None) };
-    let address = check_address(*listen)?;
-    match advertise {
-        Some(told) => Ok(Some((address, told.clone()))),
-        None if address.ip().is_unspecified() => Err(NodeError::Advertise(address)),
-        None => Ok(Some((address, address.to_string()))),
-    }
-}
-
-/// Listening with `SO_REUSEPORT` would share the port with another celld of the same user without
-/// a word, so somebody who answers there is found out first. An ordinary bind would find too much:
-/// after a SIGKILL the kernel still closes the connections of the node before. Port 0 becomes a
-/// free one.
-fn check_address(address: SocketAddr) -> Result<SocketAddr, NodeError> {
-    if address.port() == 0 {
-        return std::net::TcpListener::bind(address)
-            .and_then(|listener| listener.local_addr())
-            .map_err(|error| NodeError::Listen(address, error));
-    }
-    let mut reached = address;
-    if address.ip().is_unspecified() {
-        reached.set_ip(match address.ip() {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    let begin = Instant::now();
-    while std::net::TcpStream::connect_timeout(&reached, ANSWER_LIMIT).is_ok() {
-        if begin.elapsed() > LINGER_LIMIT {
-            return Err(NodeError::Listen(address, std::io::ErrorKind::AddrInUse.into()));
-        }
-        std::thread::sleep(ANSWER_LIMIT / 6);
-    }
-    // Nobody there; what is wrong with the address otherwise, the listeners will say.
-    Ok(address)
 }
 
 /// Two processes on one state directory would take each other's files away.

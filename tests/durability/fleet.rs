@@ -14,25 +14,25 @@ use super::support::rng::Rng;
 use super::support::wait_for;
 
 /// Life of the leases: short enough to wait for, long enough for a busy machine to renew in time.
-const TTL: Duration = Duration::from_secs(6);
+pub(super) const TTL: Duration = Duration::from_secs(6);
 /// What a takeover may take beyond the TTL on a machine that is busy with other tests; on a calm
 /// one it is below 2 s (`bench takeover` measures it).
 const SLACK: Duration = Duration::from_secs(20);
 /// Leases of all nodes have been seen by then.
 const MEETING: Duration = Duration::from_secs(15);
 
-fn plan(site: &Site, name: &str) -> Plan {
+pub(super) fn plan(site: &Site, name: &str) -> Plan {
     site.node(name)
         .variable("CELLD_TTL_MS", TTL.as_millis().to_string())
         .flag("--internal-listen", "127.0.0.1:0")
 }
 
-fn cells(names: &str, count: usize) -> Vec<Arc<Cell>> {
+pub(super) fn cells(names: &str, count: usize) -> Vec<Arc<Cell>> {
     (0..count).map(|n| Cell::new(format!("{names}{n}"))).collect()
 }
 
 /// One row, if it is acknowledged.
-fn try_write(client: &mut Client, cell: &Cell) -> Result<(), String> {
+pub(super) fn try_write(client: &mut Client, cell: &Cell) -> Result<(), String> {
     let row = (99, NEXT.fetch_add(1, Ordering::Relaxed));
     cell.ledger().sends(row);
     let number = append(client, &cell.name, row).map_err(|(status, text)| {
@@ -44,13 +44,13 @@ fn try_write(client: &mut Client, cell: &Cell) -> Result<(), String> {
 }
 
 /// One row, which must be acknowledged.
-fn write(client: &mut Client, cell: &Cell) {
+pub(super) fn write(client: &mut Client, cell: &Cell) {
     try_write(client, cell)
         .unwrap_or_else(|why| panic!("cell {}: not acknowledged: {why}", cell.name));
 }
 
 /// Waits until a node reaches the owner of a cell: it learns of the others within a moment.
-fn meet(node: &Node, cell: &Cell) {
+pub(super) fn meet(node: &Node, cell: &Cell) {
     let mut client = node.client();
     wait_for("a node that knows the others", MEETING, || rows(&mut client, &cell.name, 0).ok());
 }

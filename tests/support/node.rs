@@ -110,6 +110,12 @@ impl Plan {
         self
     }
 
+    /// One more argument that has no value.
+    pub fn switch(mut self, name: &str) -> Self {
+        self.command.arg(name);
+        self
+    }
+
     /// One more variable.
     pub fn variable(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
         self.command.env(name, value);

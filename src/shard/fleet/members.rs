@@ -3,6 +3,7 @@
 //!
 //! Units: as `core::lease`: µs of this process.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ const PREFIX: &str = "nodes/";
 pub(crate) struct Members {
     watch: Mutex<Watch>,
     live: Mutex<Arc<Vec<Record>>>,
+    /// That the nodes cannot be read.
+    is_told: AtomicBool,
 }
 
 /// What the lease of an owner says, or why it says nothing.
@@ -44,7 +47,11 @@ pub(crate) enum Judged {
 
 impl Members {
     pub fn new(ttl: Micros) -> Self {
-        Self { watch: Mutex::new(Watch::new(ttl)), live: Mutex::default() }
+        Self {
+            watch: Mutex::new(Watch::new(ttl)),
+            live: Mutex::default(),
+            is_told: AtomicBool::new(false),
+        }
     }
 
     fn watch(&self) -> MutexGuard<'_, Watch> {
@@ -79,6 +86,35 @@ impl Members {
             Err(Unread::Store(error)) => Judged::Unread(error),
             Err(Unread::Record(error)) => Judged::Damaged(error),
         }
+    }
+
+    /// Reads the leases of all nodes once. Returns how many there are.
+    pub async fn look(&self, bucket: &Bucket) -> usize {
+        let nodes = match nodes(bucket).await {
+            Ok(nodes) => {
+                self.is_told.store(false, Ordering::Relaxed);
+                nodes
+            }
+            Err(error) => {
+                // Once: the store says nothing else while it is away.
+                if !self.is_told.swap(true, Ordering::Relaxed) {
+                    eprintln!("celld: the nodes of the fleet cannot be read: {error}");
+                }
+                Vec::new()
+            }
+        };
+        for some in nodes.chunks(READS_AT_ONCE) {
+            let reads = some.iter().map(|node| self.read(bucket, node));
+            for (node, read) in some.iter().zip(futures_util::future::join_all(reads).await) {
+                // What cannot be read now is looked at by who needs it.
+                if let Err(Unread::Record(error)) = read {
+                    eprintln!("celld: {}: {error}", node_key(node));
+                }
+            }
+        }
+        let live: Vec<_> = self.watch().live(now()).cloned().collect();
+        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+        nodes.len()
     }
 
     async fn read(&self, bucket: &Bucket, node: &NodeId) -> Result<(), Unread> {
@@ -133,33 +169,8 @@ enum Unread {
 /// Reads the leases of all nodes, for as long as this one lives.
 pub(crate) async fn keep(members: Arc<Members>, bucket: Bucket, ttl: Micros) {
     let part = Duration::from_micros(ttl.as_micros() / READS_PER_TTL);
-    let mut is_told = false;
     loop {
-        let nodes = match nodes(&bucket).await {
-            Ok(nodes) => {
-                is_told = false;
-                nodes
-            }
-            Err(error) => {
-                // Once: the store says nothing else while it is away.
-                if !std::mem::replace(&mut is_told, true) {
-                    eprintln!("celld: the nodes of the fleet cannot be read: {error}");
-                }
-                Vec::new()
-            }
-        };
-        for some in nodes.chunks(READS_AT_ONCE) {
-            let reads = some.iter().map(|node| members.read(&bucket, node));
-            for (node, read) in some.iter().zip(futures_util::future::join_all(reads).await) {
-                // What cannot be read now is looked at by who needs it.
-                if let Err(Unread::Record(error)) = read {
-                    eprintln!("celld: {}: {error}", node_key(node));
-                }
-            }
-        }
-        let live: Vec<_> = members.watch().live(now()).cloned().collect();
-        *members.live.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
-        let many = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let many = u32::try_from(members.look(&bucket).await).unwrap_or(u32::MAX);
         rt::sleep(part.max(PAUSE_PER_NODE.saturating_mul(many))).await;
     }
 }
