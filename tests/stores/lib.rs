@@ -1,5 +1,5 @@
-//! Object stores for tests and benches: real ones as processes on loopback, and a proxy that makes
-//! them misbehave.
+//! Object stores for tests and benches: real ones as processes on loopback or on a host of a network
+//! that can be cut, and a proxy that makes them misbehave.
 //!
 //! Invariant: no process outlives the program that started it, however that program ends, and each
 //! has a directory of its own that goes with it.
@@ -11,6 +11,7 @@
 mod faults;
 mod http;
 mod installed;
+mod network;
 mod process;
 mod sign;
 mod store;
@@ -18,5 +19,6 @@ mod store;
 pub use faults::{Faulty, Outage, Request, busiest_second};
 pub use http::{Answer, ask};
 pub use installed::{Program, is_required};
+pub use network::{Host, Network};
 pub use process::Process;
 pub use store::{ACCESS_KEY, BUCKET, Kind, REGION, SECRET_KEY, Store};

@@ -160,11 +160,12 @@ extern "C" fn end_all() {
     }
 }
 
-/// Starts the process on the thread that never ends.
-fn spawn(command: Command) -> io::Result<Child> {
-    type Job = (Command, SyncSender<io::Result<Child>>);
+type Job = (Command, SyncSender<io::Result<Child>>);
+
+/// The thread that never ends, and is in the network of who asks for it first.
+pub(crate) fn starter() -> &'static SyncSender<Job> {
     static STARTER: OnceLock<SyncSender<Job>> = OnceLock::new();
-    let starter = STARTER.get_or_init(|| {
+    STARTER.get_or_init(|| {
         // SAFETY: the function may be called at any time after `main`.
         unsafe { libc::atexit(end_all) };
         let (sender, jobs) = sync_channel::<Job>(16);
@@ -176,9 +177,13 @@ fn spawn(command: Command) -> io::Result<Child> {
             }
         });
         sender
-    });
+    })
+}
+
+/// Starts the process on the thread that never ends.
+fn spawn(command: Command) -> io::Result<Child> {
     let (answer, child) = sync_channel(1);
     let gone = |_| io::Error::other("the thread that starts processes is gone");
-    starter.send((command, answer)).map_err(|_| gone(()))?;
+    starter().send((command, answer)).map_err(|_| gone(()))?;
     child.recv().map_err(|_| gone(()))?
 }

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::http::ask;
 use crate::installed::{Program, skip};
+use crate::network::Host;
 use crate::process::Process;
 use crate::sign;
 
@@ -46,6 +47,8 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Store {
     kind: Kind,
+    /// Where it runs; `None`: on loopback.
+    host: Option<Host>,
     port: u16,
     process: Process,
 }
@@ -71,10 +74,30 @@ impl Store {
     /// It is not installed, or does not start; what it said is in the error.
     pub fn start(kind: Kind) -> Result<Self> {
         for _ in 1..ATTEMPTS {
-            let Ok(store) = Self::start_once(kind) else { continue };
+            let Ok(store) = Self::start_once(kind, None) else { continue };
             return Ok(store);
         }
-        Self::start_once(kind)
+        Self::start_once(kind, None)
+    }
+
+    /// The same on a host of its own, for all hosts of its network.
+    ///
+    /// # Errors
+    /// As of [`Store::start`].
+    pub fn start_on(kind: Kind, host: &Host) -> Result<Self> {
+        host.on(|| Self::start_once(kind, Some(host)))
+    }
+
+    /// Whether it is installed; if not, the user has been told.
+    ///
+    /// # Panics
+    /// It is not, and is required.
+    pub fn is_installed(kind: Kind) -> bool {
+        let missing = kind.program().command().err();
+        if let Some(why) = &missing {
+            skip(kind.program(), why);
+        }
+        missing.is_none()
     }
 
     /// The one of this program's; all tests share it, so each takes a prefix of its own. `None`:
@@ -84,24 +107,27 @@ impl Store {
     /// It is installed and does not start, or is not and is required.
     pub fn shared(kind: Kind) -> Option<&'static Self> {
         static SHARED: [OnceLock<Store>; 4] = [const { OnceLock::new() }; 4];
-        if let Err(why) = kind.program().command() {
-            skip(kind.program(), &why);
+        if !Self::is_installed(kind) {
             return None;
         }
         let start = || Self::start(kind).unwrap_or_else(|why| panic!("{kind:?}: {why:#}"));
         Some(SHARED[kind as usize].get_or_init(start))
     }
 
-    fn start_once(kind: Kind) -> Result<Self> {
+    /// On the thread that calls, this is about the network that it is in.
+    fn start_once(kind: Kind, host: Option<&Host>) -> Result<Self> {
         let mut command = kind.program().command()?;
         let dir = Process::directory()?;
+        let address = host.map_or(Ipv4Addr::LOCALHOST, Host::address);
+        // On a host it is asked from there, too.
+        let bind = if host.is_some() { Ipv4Addr::UNSPECIFIED } else { address };
         let port = match kind {
             Kind::Seaweed => free_ports(5, true)?,
             Kind::Ministack | Kind::Gcsxml | Kind::Azurite => free_ports(1, false)?,
         };
         let s3_port = match kind {
             Kind::Seaweed => {
-                command.args(weed_arguments(port, &dir));
+                command.args(weed_arguments(port, &dir, address, bind));
                 command.envs([
                     ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
                     ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
@@ -109,26 +135,31 @@ impl Store {
                 port + 3
             }
             Kind::Ministack => {
-                command.envs([("BIND_HOST", "127.0.0.1"), ("SERVICES", "s3")]);
+                command.env("BIND_HOST", bind.to_string()).env("SERVICES", "s3");
                 // Otherwise it also listens on a fixed port of every interface.
                 command.env("IOT_MTLS_ENABLED", "0").env("GATEWAY_PORT", port.to_string());
                 port
             }
             Kind::Gcsxml => {
+                ensure!(host.is_none(), "{kind:?} listens on loopback only");
                 command.args(["--listen", &port.to_string()]);
                 port
             }
             Kind::Azurite => {
+                ensure!(host.is_none(), "{kind:?} is asked through loopback only");
                 command.args(["--blobHost", "127.0.0.1", "--blobPort", &port.to_string()]);
                 command.args(["--inMemoryPersistence", "--silent", "--skipApiVersionCheck"]);
                 command.arg("--disableTelemetry");
                 port
             }
         };
+        if let Some(host) = host {
+            host.takes(&mut command);
+        }
         let mut process = Process::start(&format!("{kind:?}"), command, dir)?;
         process
             .wait_until(START_LIMIT, |process| is_ready(kind, s3_port, process).then_some(()))?;
-        let store = Self { kind, port: s3_port, process };
+        let store = Self { kind, host: host.cloned(), port: s3_port, process };
         store.make_bucket()?;
         Ok(store)
     }
@@ -151,14 +182,17 @@ impl Store {
         self.kind
     }
 
-    /// Its port on 127.0.0.1.
+    /// Its port on 127.0.0.1 of where it runs.
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// What the client takes as `--endpoint`.
     pub fn endpoint(&self) -> String {
-        endpoint(self.kind, self.port)
+        match &self.host {
+            None => endpoint(self.kind, self.port),
+            Some(host) => format!("http://{}:{}", host.address(), self.port),
+        }
     }
 
     /// The URL of its bucket below `prefix`.
@@ -211,12 +245,10 @@ fn is_ready(kind: Kind, port: u16, process: &Process) -> bool {
 }
 
 /// Five services from `port` on; each has its gRPC 10,000 above. The S3 one is `port` + 3.
-fn weed_arguments(port: u16, dir: &TempDir) -> Vec<String> {
+fn weed_arguments(port: u16, dir: &TempDir, address: Ipv4Addr, bind: Ipv4Addr) -> Vec<String> {
     let dir = dir.path().display();
     let mut arguments: Vec<String> = [
         "mini",
-        "-ip=127.0.0.1",
-        "-ip.bind=127.0.0.1",
         "-master.telemetry=false",
         "-admin.ui=false",
         "-webdav=false",
@@ -225,6 +257,8 @@ fn weed_arguments(port: u16, dir: &TempDir) -> Vec<String> {
     ]
     .map(ToOwned::to_owned)
     .into();
+    arguments.push(format!("-ip={address}"));
+    arguments.push(format!("-ip.bind={bind}"));
     for (n, service) in (0..).zip(["master", "volume", "filer", "s3", "admin"]) {
         arguments.push(format!("-{service}.port={}", port + n));
     }
