@@ -48,11 +48,11 @@ impl Database {
         for (index, value) in bindings.iter().enumerate() {
             self.check(statement.bind(index, value.as_value()))?;
         }
-        let columns = (0..statement.columns()).map(|index| statement.column_name(index)).collect();
+        let mut columns = Vec::new();
         let (counts, cursor) = if statement.is_readonly() {
-            self.query(text, statement, first)?
+            self.query(text, statement, &mut columns, first)?
         } else {
-            self.write(text, statement, first)?
+            self.write(text, statement, &mut columns, first)?
         };
         let counts = Counts { written: counts.written + before.written, ..counts };
         Ok(Executed {
@@ -120,6 +120,19 @@ impl Database {
         Ok(self.step_user(statement))
     }
 
+    /// Starts the last statement, and tells the names of its columns. Not before: the first step
+    /// compiles a statement of the cache anew when the schema has changed, and `*` is other columns
+    /// then.
+    fn first_step_of_last(
+        &self,
+        statement: &mut Statement,
+        columns: &mut Vec<String>,
+    ) -> Result<c_int, DbError> {
+        let code = self.first_step(statement)?;
+        columns.extend((0..statement.columns()).map(|index| statement.column_name(index)));
+        Ok(code)
+    }
+
     /// The error of a step. The statement is reset first, so that what it did half is undone.
     fn fail(&self, statement: &mut Statement, code: c_int) -> DbError {
         let error = DbError::of(self.db, code);
@@ -131,10 +144,11 @@ impl Database {
         &self,
         sql: Rc<str>,
         mut statement: Statement,
+        columns: &mut Vec<String>,
         first: impl FnOnce(&Row<'_>),
     ) -> Result<(Counts, Option<CursorId>), DbError> {
         let mut counts = Counts::default();
-        let mut code = self.first_step(&mut statement)?;
+        let mut code = self.first_step_of_last(&mut statement, columns)?;
         if code == ffi::SQLITE_ROW {
             counts.produced = 1;
             first(&Row::live(&statement));
@@ -160,13 +174,14 @@ impl Database {
         &self,
         sql: Rc<str>,
         mut statement: Statement,
+        columns: &mut Vec<String>,
         first: impl FnOnce(&Row<'_>),
     ) -> Result<(Counts, Option<CursorId>), DbError> {
         let changes = self.total_changes();
         // A statement without result has done all in one step.
         let savepoint =
             if statement.columns() == 0 { None } else { Some(self.begin(SavepointKind::Sync)?) };
-        let outcome = self.write_all(&mut statement, first);
+        let outcome = self.write_all(&mut statement, columns, first);
         let rows = match outcome {
             Ok(rows) => rows,
             Err(error) => {
@@ -196,12 +211,13 @@ impl Database {
     fn write_all(
         &self,
         statement: &mut Statement,
+        columns: &mut Vec<String>,
         first: impl FnOnce(&Row<'_>),
     ) -> Result<(VecDeque<Vec<Bind>>, u64), DbError> {
         let mut rows = VecDeque::new();
         let mut produced = 0;
         let mut first = Some(first);
-        let mut code = self.first_step(statement)?;
+        let mut code = self.first_step_of_last(statement, columns)?;
         let mut bytes = 0;
         while code == ffi::SQLITE_ROW {
             produced += 1;

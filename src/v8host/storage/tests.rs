@@ -660,3 +660,37 @@ fn the_alarm_that_runs_is_hidden_until_another_one_is_set() {
     assert_eq!((db.take_alarm_change(), db.alarm().unwrap()), (None, Some(retry)));
     assert_eq!(db.visible_alarm().unwrap(), Some(6_000));
 }
+
+#[test]
+fn a_statement_of_the_cache_has_the_columns_of_the_new_schema() {
+    let db = database();
+    run(&db, "CREATE TABLE t (a)");
+    for sql in ["SELECT * FROM t", "INSERT INTO t VALUES (1) RETURNING *"] {
+        assert_eq!(run(&db, sql).columns, ["a"], "{sql}");
+    }
+    run(&db, "ALTER TABLE t ADD COLUMN b DEFAULT 2");
+    run(&db, "ALTER TABLE t RENAME COLUMN a TO c");
+    for sql in ["SELECT * FROM t", "INSERT INTO t (c) VALUES (1) RETURNING *"] {
+        let mut row = 0;
+        let executed = db.exec(sql, &[], |first| row = first.columns()).unwrap();
+        assert_eq!((executed.columns, row), (vec!["c".to_owned(), "b".to_owned()], 2), "{sql}");
+    }
+    run(&db, "DELETE FROM t");
+    assert_eq!(run(&db, "SELECT * FROM t").columns, ["c", "b"], "without a row too");
+    run(&db, "ALTER TABLE t DROP COLUMN b");
+    assert_eq!(run(&db, "SELECT * FROM t").columns, ["c"]);
+}
+
+#[test]
+fn statistics_are_taken_of_the_users_tables_only() {
+    let db = database();
+    run(&db, "CREATE TABLE t (a)");
+    run(&db, "CREATE INDEX i ON t (a)");
+    run(&db, "INSERT INTO t VALUES (1)");
+    db.kv_put("k", b"v").unwrap();
+    for sql in ["ANALYZE", "ANALYZE main", "ANALYZE t", "PRAGMA optimize", "ANALYZE _cf_KV"] {
+        run(&db, sql);
+    }
+    let tables = [Bind::Text("t".into())];
+    assert_eq!(column(&db, "SELECT tbl FROM sqlite_stat1"), tables);
+}
