@@ -10,7 +10,10 @@ const { Deferred, rejectedWith, resolvedWith, then } = rt.promises;
 const { CLOSED, ERRORED, READABLE, Reader, cancelStream, readInto, readableBytes, stateOf, tee } = rt.streams;
 const { INTERNAL, SafeMap } = rt;
 const { listGet, make: makeHeaders } = rt.headers;
-const { ArrayBuffer, Error, JSON, Object, String, TypeError, Uint8Array } = globalThis;
+const { Array, ArrayBuffer, Error, JSON, Object, String, Symbol, TypeError, Uint8Array } = globalThis;
+const { isArray } = Array;
+const { asyncIterator, iterator, toPrimitive } = Symbol;
+const objectToString = Object.prototype.toString;
 const { parse } = JSON;
 const toWellFormed = uncurry(String.prototype.toWellFormed);
 const charCodeAt = uncurry(String.prototype.charCodeAt);
@@ -313,8 +316,19 @@ function extract(init) {
     if (isBufferSource(init)) return { kind: BYTES, value: new Uint8Array(bytesOf(init)), type: null };
     const other = extractOther(init);
     if (other !== null) return other;
+    if (isIterated(init)) return { kind: STREAM, value: rt.streams.fromIterable(init), type: null };
   }
   return { kind: TEXT, value: `${init}`, type: 'text/plain;charset=UTF-8' };
+}
+
+/**
+ * Whether an object is a body of the pieces that it iterates over. As in workerd, one with a text of
+ * its own is that text, unless its iteration is asynchronous.
+ */
+function isIterated(init) {
+  if (typeof init[asyncIterator] === 'function') return true;
+  if (typeof init[iterator] !== 'function') return false;
+  return isArray(init) || (init.toString === objectToString && init[toPrimitive] === undefined);
 }
 
 /** The parts of classes that other files define: Blob, FormData, URLSearchParams. */

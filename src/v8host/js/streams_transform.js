@@ -281,7 +281,7 @@ function transformOf(transform, flush, writableMark = 1, readableMark = 0) {
 // --- Byte streams without a transformer: a write ends when its bytes have been read.
 
 const NOT_BYTES = 'This TransformStream is being used as a byte stream, but received an object of non-ArrayBuffer/ArrayBufferView '
-  + 'type on its writable side. If you wish to write a string, you\'ll probably want to explicitly UTF-8-encode it with TextEncoder.';
+  + 'type on its writable side.';
 
 /** Counts the bytes of a FixedLengthStream; `-1` counts nothing. */
 class Identity {
@@ -297,10 +297,12 @@ class Identity {
   }
 
   write(chunk) {
-    if (!isBufferSource(chunk)) return this.refuse(new TypeError(NOT_BYTES));
+    // A string is written as UTF-8, as on Cloudflare.
+    const bytes = typeof chunk === 'string' ? rt.encoding.encode(chunk) : chunk;
+    if (!isBufferSource(bytes)) return this.refuse(new TypeError(NOT_BYTES));
     const { controller } = this.readable;
     // A copy: the writer may use its buffer again before the bytes are read.
-    const source = bytesOf(chunk);
+    const source = bytesOf(bytes);
     const { length } = source;
     if (length === 0) return undefined;
     if (this.left >= 0) {

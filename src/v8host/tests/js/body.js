@@ -27,6 +27,14 @@ const kinds = {
       controller.close();
     },
   }),
+  'asynchronous iterable': async function* () {
+    yield bytes(0x68, 0xc3);
+    yield bytes(0xa9);
+  },
+  'iterable': function* () {
+    yield* [bytes(0x68, 0xc3), bytes(0xa9)];
+  },
+  'array': () => [bytes(0x68), bytes(0xc3, 0xa9)],
   'object': () => ({ toString: () => 'h\u00e9' }),
   'string object': () => new String('h\u00e9'),
 };
@@ -234,4 +242,49 @@ test('receivers', async () => {
   for (const name of ['body', 'bodyUsed']) assertThrows(() => descriptor(name).get.call({}), TypeError, /^Illegal invocation/);
   assertThrows(() => new Body(), TypeError, 'Illegal constructor');
   assertEquals(Object.getPrototypeOf(Response), Body);
+});
+
+test('what counts as an iterable', async () => {
+  class Own {
+    * [Symbol.iterator]() {
+      yield bytes(0x69);
+    }
+  }
+  class Text extends Own {
+    toString() {
+      return 'text';
+    }
+  }
+  class Primitive extends Own {
+    [Symbol.toPrimitive]() {
+      return 'primitive';
+    }
+  }
+  class Both extends Text {
+    async * [Symbol.asyncIterator]() {
+      yield bytes(0x61);
+    }
+  }
+  const cases = [
+    [new Own(), null, 'i'],
+    [new Both(), null, 'a'],
+    [new Set([bytes(0x73).buffer]), null, 's'],
+    [[], null, ''],
+    [new Text(), 'text/plain;charset=UTF-8', 'text'],
+    [new Primitive(), 'text/plain;charset=UTF-8', 'primitive'],
+    [{ [Symbol.iterator]: 5 }, 'text/plain;charset=UTF-8', '[object Object]'],
+    [new URL('http://a/'), 'text/plain;charset=UTF-8', 'http://a/'],
+  ];
+  for (const [init, type, text] of cases) {
+    const response = new Response(init);
+    assertEquals([response.headers.get('content-type'), await response.text()], [type, text]);
+  }
+  for (const init of [['a'], [1], new Map([[1, 2]]), new Headers({ a: 'b' })]) {
+    await assertRejects(new Response(init).text(), TypeError, 'This ReadableStream did not return bytes.');
+  }
+  async function* fails() {
+    yield bytes(1);
+    throw new RangeError('in the middle');
+  }
+  await assertRejects(new Response(fails()).text(), RangeError, 'in the middle');
 });

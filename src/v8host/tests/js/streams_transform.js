@@ -168,11 +168,20 @@ test('IdentityTransformStream: readAtLeast at the end, highWaterMark in bytes', 
   assertEquals(new IdentityTransformStream().writable.getWriter().desiredSize, 1);
 });
 
-test('IdentityTransformStream: refuses text, passes errors on', async () => {
-  const text = new IdentityTransformStream();
-  const writer = text.writable.getWriter();
-  await assertRejects(writer.write('text'), TypeError, /^This TransformStream is being used as a byte stream, but received an object of non-ArrayBuffer/);
-  await assertRejects(text.readable.getReader().read(), TypeError);
+test('IdentityTransformStream: takes text, refuses objects, passes errors on', async () => {
+  for (const stream of [new IdentityTransformStream(), new FixedLengthStream(5)]) {
+    const text = new Response(stream.readable).text();
+    const writer = stream.writable.getWriter();
+    writer.write('h\u00e9');
+    writer.write('');
+    await writer.write(bytes(0x21, 0x21));
+    await writer.close();
+    assertEquals(await text, 'h\u00e9!!');
+  }
+  const refused = new IdentityTransformStream();
+  const writer = refused.writable.getWriter();
+  await assertRejects(writer.write({}), TypeError, /^This TransformStream is being used as a byte stream, but received an object of non-ArrayBuffer/);
+  await assertRejects(refused.readable.getReader().read(), TypeError);
   const aborted = new IdentityTransformStream();
   await aborted.writable.abort(new RangeError('a'));
   await assertRejects(aborted.readable.getReader().read(), RangeError, 'a');
