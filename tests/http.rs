@@ -5,6 +5,8 @@
 #[path = "support/raw_http.rs"]
 mod raw_http;
 
+use std::io::{BufRead as _, BufReader};
+
 use raw_http::{Dev, Raw};
 
 const HEAD: &str = "host: test\r\n";
@@ -74,12 +76,16 @@ fn heads_that_are_malformed_are_answered_with_their_status() {
         post("content-length: 99999999999999999999999"),
         post("content-length : 5"),
         post("transfer-encoding: gzip"),
+        post("transfer-encoding: gzip, chunked"),
         post("transfer-encoding: chunked, gzip"),
         post("transfer-encoding: xchunked"),
         post("transfer-encoding: chunked\r\ntransfer-encoding: identity"),
         "POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n".to_owned(),
     ] {
-        assert_eq!(status(&dev, &request), 400, "{request:?}");
+        let mut client = dev.open();
+        client.send(&request);
+        assert_eq!(client.reply(&request).status, 400, "{request:?}");
+        assert!(client.is_closed(), "{request:?}");
     }
     assert_eq!(status(&dev, "CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n"), 405);
     assert_eq!(dev.text("/ok"), "ok", "the server is as it was");
@@ -152,6 +158,23 @@ fn a_client_that_waits_for_100_is_told_to_continue() {
     // One that is refused is not invited to send.
     client.send(head.replace("length: 5", "length: 999999999"));
     assert_eq!(client.reply("the refusal").status, 413);
+}
+
+#[test]
+fn the_phrase_of_a_status_is_the_workers() {
+    let dev = Dev::start("http", 1);
+    for (query, phrase) in [
+        ("status=200", "200 OK"),
+        ("status=200&text=Fine", "200 Fine"),
+        ("status=404&text=N%C3%A4h", "404 N\u{e4}h"),
+        ("status=599", "599 "),
+    ] {
+        let mut client = dev.open();
+        client.send(format!("GET /status?{query} HTTP/1.1\r\n{HEAD}\r\n"));
+        let mut line = String::new();
+        BufReader::new(&client.stream).read_line(&mut line).expect("a status line");
+        assert_eq!(line, format!("HTTP/1.1 {phrase}\r\n"));
+    }
 }
 
 #[test]

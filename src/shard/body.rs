@@ -107,13 +107,10 @@ impl Body for HttpBody {
                 self.0 = Flow::Empty;
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
-            Flow::Stream(stream, _) | Flow::Coded(_, stream, _) => {
-                stream.as_mut().poll_next(cx).map(|piece| {
-                    piece.map(|piece| {
-                        piece.map(Frame::data).map_err(|failure| BodyError(failure.message))
-                    })
-                })
-            }
+            Flow::Stream(stream, _) | Flow::Coded(_, stream, _) => stream
+                .as_mut()
+                .poll_next(cx)
+                .map(|piece| piece.map(|piece| piece.map(Frame::data).map_err(BodyError))),
         }
     }
 
@@ -132,11 +129,11 @@ impl Body for HttpBody {
 
 /// The writer of a body failed half-way: the connection is cut, so that the reader sees it.
 #[derive(Debug)]
-pub(crate) struct BodyError(pub String);
+pub(crate) struct BodyError(pub Failure);
 
 impl std::fmt::Display for BodyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.0.message)
     }
 }
 

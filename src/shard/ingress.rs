@@ -20,10 +20,11 @@ use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSF
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use hyper::ext::ReasonPhrase;
 use hyper::service::service_fn;
 
 use crate::address::{Refusal, url_of};
-use crate::body::{Answered, Asked, Flow, HttpBody, SocketBody, failure};
+use crate::body::{Answered, Asked, BodyError, Flow, HttpBody, SocketBody, failure};
 use crate::coding::recode;
 use crate::shard::Shard;
 use crate::socket::ClientSocket;
@@ -134,8 +135,7 @@ async fn connection(shard: &Rc<Shard>, stream: rt::net::TcpStream) -> Option<Wir
         .header_read_timeout(HEAD_LIMIT);
     let mut served = builder.serve_connection(HyperIo::new(ClientSocket::new(stream)), service);
     let finished = async {
-        // An error here is the client's: a reset, a malformed head (answered by hyper), a stall.
-        let _client_error = poll_fn(|cx| served.poll_without_shutdown(cx)).await;
+        tell_if_ours(poll_fn(|cx| served.poll_without_shutdown(cx)).await);
         true
     };
     let draining = async {
@@ -144,7 +144,7 @@ async fn connection(shard: &Rc<Shard>, stream: rt::net::TcpStream) -> Option<Wir
     };
     if !finished.or(draining).await {
         Pin::new(&mut served).graceful_shutdown();
-        let _client_error = poll_fn(|cx| served.poll_without_shutdown(cx)).await;
+        tell_if_ours(poll_fn(|cx| served.poll_without_shutdown(cx)).await);
     }
     let parts = served.into_parts();
     let mut socket = parts.io.into_inner();
@@ -155,6 +155,17 @@ async fn connection(shard: &Rc<Shard>, stream: rt::net::TcpStream) -> Option<Wir
     // A client that vanished without a word would keep it for ever.
     let _unnoticed = rt::net::notice_dead_host(socket.stream(), SILENCE_LIMIT);
     Some(Wire::new(socket, Role::Server, &parts.read_buf, end))
+}
+
+/// How a connection ended. Nearly always that is the client's: a reset, a malformed head (answered by
+/// hyper), a stall. But when the application fails in the middle of a body, its client sees no more
+/// than the end of the connection.
+fn tell_if_ours(served: hyper::Result<()>) {
+    use std::error::Error as _;
+    let Err(error) = served else { return };
+    if let Some(BodyError(failure)) = error.source().and_then(|source| source.downcast_ref()) {
+        eprintln!("Uncaught {failure} (in the body of a response)");
+    }
 }
 
 async fn respond(
@@ -184,7 +195,7 @@ async fn respond(
             Ok(answered) => http_response(answered, is_head),
             Err(error) => failed(shard, &error),
         },
-        Err((status, text)) => plain(status, text),
+        Err((status, text)) => refused(status, text),
     };
     if let Some(line) = line {
         let took = celld_core::time::Micros::from_micros(rt::mono_us() - started);
@@ -240,6 +251,8 @@ fn failed(shard: &Rc<Shard>, error: &celld_v8host::Failure) -> Response<HttpBody
     let status = if error.overloaded || error.retryable {
         StatusCode::SERVICE_UNAVAILABLE
     } else {
+        // The client is told nothing of it, so this is the only place where it is seen.
+        eprintln!("Uncaught {error}");
         StatusCode::INTERNAL_SERVER_ERROR
     };
     let shown =
@@ -269,6 +282,12 @@ async fn asked(request: Request<Incoming>, ends: Ends) -> Result<Asked, Refusal>
     if header_bytes > HEADER_BYTES_MAX {
         let text = format!("the headers are larger than {HEADER_BYTES_MAX} bytes\n");
         return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, text));
+    }
+    // Hyper takes any list of codings that ends in `chunked`, and undoes only that one.
+    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+    if !codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+        let text = "the only transfer coding that is known is chunked\n".to_owned();
+        return Err((StatusCode::BAD_REQUEST, text));
     }
     let url = url_of(&mut parts, ends.local)?;
     if let Some(peer) = ends.peer {
@@ -314,7 +333,7 @@ fn is_hop_by_hop(name: &http::HeaderName) -> bool {
 }
 
 fn http_response(answered: Answered, is_head: bool) -> Response<HttpBody> {
-    let Answered { status, mut headers, body, encoding, .. } = answered;
+    let Answered { status, status_text, mut headers, body, encoding, .. } = answered;
     let body = recode(body, &headers, encoding, Encoding::Manual);
     let Ok(status) = StatusCode::from_u16(status) else {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "the status is not one of HTTP\n".into());
@@ -332,6 +351,21 @@ fn http_response(answered: Answered, is_head: bool) -> Response<HttpBody> {
     let mut response = Response::new(HttpBody::new(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
+    // Without a phrase of the Worker's hyper writes the usual one, and `<none>` where there is none.
+    let usual = status.canonical_reason();
+    let is_usual = usual.is_some_and(|usual| status_text.is_empty() || status_text == usual);
+    if !is_usual && let Ok(phrase) = ReasonPhrase::try_from(status_text.into_bytes()) {
+        response.extensions_mut().insert(phrase);
+    }
+    response
+}
+
+/// After what is malformed nothing on the connection can be trusted.
+fn refused(status: StatusCode, text: String) -> Response<HttpBody> {
+    let mut response = plain(status, text);
+    if status == StatusCode::BAD_REQUEST {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }
 
