@@ -237,6 +237,28 @@ fn a_run_that_resets_its_cell_counts_as_a_failure() {
 }
 
 #[test]
+fn an_alarm_that_the_constructor_sets_runs() {
+    let (site, ear) = (Site::of("alarms"), Ear::open());
+    let node = plan(&site).start();
+    for (count, cell) in ["born", "born-later"].into_iter().enumerate() {
+        node.ask("POST", &format!("/{cell}/tell?tell={}", ear.url)).good();
+        assert_eq!(ear.wait_for(count + 1)[count].cell, cell);
+    }
+}
+
+#[test]
+fn a_constructor_that_fails_takes_the_run_of_an_alarm_that_is_due() {
+    let (site, ear) = (Site::of("alarms"), Ear::open());
+    let node = plan(&site).start();
+    let time = set(&node, &ear, "a", 1_000, "broken");
+    assert_eq!(node.ask("POST", "/a/abort").status, 500);
+    // It starts for its alarm, and waits after each failure. The scan may make it start as well.
+    let run = ear.wait_for(1)[0].clone();
+    assert!((1..=2).contains(&run.retry) && run.scheduled_ms == time, "{run:?}");
+    assert!(run.heard_ms >= time + 2_000, "{run:?}");
+}
+
+#[test]
 fn nobody_is_told_of_an_alarm_before_the_index_has_it() {
     let (site, ear) = (Site::of("alarms"), Ear::open());
     let hold = Hold::build(site.path());

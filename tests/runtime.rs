@@ -44,6 +44,25 @@ fn an_endless_loop_ends_its_own_request_only() {
 }
 
 #[test]
+fn what_ends_a_constructor_is_told_to_those_who_wait_for_it() {
+    let dev = Dev::start("http", 1);
+    for (name, words) in [
+        ("section-throws", "in a section"),
+        ("section-throws-later", "in a section"),
+        ("starts-with-abort", "at the start"),
+        ("starts-with-spin", "exceeded CPU time limit"),
+    ] {
+        // Again and again: each request starts a life of its own.
+        for _ in 0..2 {
+            let error = dev.json(&cell_error(name, "/memory"));
+            let message = error["message"].as_str().unwrap_or_default();
+            assert!(message.contains(words), "{name}: {error}");
+        }
+    }
+    assert_eq!(dev.text(&cell("a", "/memory")), "1", "the others live");
+}
+
+#[test]
 fn a_full_heap_costs_the_isolate_and_no_data() {
     let dev = Dev::start_project(&limitless(), 1, &[]);
     for name in NAMES {
@@ -103,7 +122,15 @@ fn what_goes_wrong_in_the_worker_is_told() {
     assert!(dev.get("/throw").text().contains("index.js:"), "the stack says where");
     assert_eq!(dev.text("/reject"), "ok");
     assert_eq!(dev.text("/timer-throws"), "ok");
-    for words in ["Error: nobody waits for this", "Error: thrown in a timer"] {
+    let mut client = dev.open();
+    client.send("GET /half HTTP/1.1\r\nhost: test\r\n\r\n");
+    assert!(client.try_reply(true).is_err(), "the body breaks off");
+    for words in [
+        "Uncaught Error: half-way\n    at ",
+        "Uncaught TypeError: thrown\n    at ",
+        "Error: nobody waits for this",
+        "Error: thrown in a timer",
+    ] {
         wait_for(words, || dev.log().contains(words).then_some(()));
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use celld_core::alarm::{Effect, End, Event, Stored};
+use celld_core::cell::CellId;
 use celld_core::proof;
 use celld_core::time::{Mono, Wall};
 use celld_core::wake::cover;
@@ -18,18 +19,19 @@ use crate::shard::{now, random, wall};
 /// As on Cloudflare.
 const RUN_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// What a cell leaves undone of its alarm when it is reset while that runs: the row still is
+/// What a cell leaves undone of its alarm when it is reset while that runs: the row still is one of
 /// `before`, and is to become `after`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
-    before: Stored,
+    /// Two, as what was settled in a short life may be durable or not.
+    before: [Option<Stored>; 2],
     after: Option<Stored>,
 }
 
 impl Owed {
     /// What is to be written into a database that has `stored`, if anything.
     pub fn settle(self, stored: Option<Stored>) -> Option<Option<Stored>> {
-        (stored == Some(self.before)).then_some(self.after)
+        (stored.is_some() && self.before.contains(&stored)).then_some(self.after)
     }
 }
 
@@ -51,7 +53,10 @@ impl Cell {
             let mut state = self.state.borrow_mut();
             let life = state.life;
             let Phase::Live(live) = &mut state.phase else { return };
-            (life, live.restored.take())
+            (
+                life,
+                live.restored.take().map(|restored| live.set_at_start.take().unwrap_or(restored)),
+            )
         };
         if let Some(restored) = restored {
             self.alarm_event(life, Event::Restored(restored));
@@ -68,7 +73,18 @@ impl Cell {
 
     /// A commit of JavaScript has set or deleted the alarm.
     pub(super) fn alarm_changed(self: &Rc<Self>, row: Option<StoredAlarm>) {
-        let life = self.state.borrow().life;
+        let life = {
+            let mut state = self.state.borrow_mut();
+            let life = state.life;
+            if let Phase::Live(live) = &mut state.phase
+                && live.restored.is_some()
+            {
+                // By the constructor, at whose end the machine is told what there is.
+                live.set_at_start = Some(row.map(stored_of));
+                return;
+            }
+            life
+        };
         self.alarm_event(life, Event::Changed(row.map(|row| Wall::from_millis(row.scheduled_ms))));
     }
 
@@ -85,7 +101,7 @@ impl Cell {
         let end = match result {
             Ok(()) => End::Done,
             Err(why) => {
-                eprintln!("Uncaught {} (in alarm)\n{}", why, why.stack);
+                eprintln!("Uncaught {why} (in alarm)");
                 End::Threw { draw: draw() }
             }
         };
@@ -106,16 +122,10 @@ impl Cell {
             match effect {
                 Effect::Run { scheduled, retries } => self.run_alarm(scheduled, retries),
                 Effect::Store(stored) => self.store_alarm(stored),
-                Effect::GaveUp(alarm) => self.gave_up(alarm),
+                Effect::GaveUp(alarm) => gave_up(&self.id, alarm),
                 Effect::SetTimer(at) => self.set_alarm_timer(life, at),
             }
         }
-    }
-
-    fn gave_up(&self, alarm: Stored) {
-        let Self { id, .. } = self;
-        let retries = alarm.retries;
-        eprintln!("celld: cell {id}: its alarm is given up after {retries} retries");
     }
 
     fn run_alarm(self: &Rc<Self>, scheduled: Wall, retries: u32) {
@@ -187,24 +197,37 @@ impl Cell {
 
 /// The cell leaves memory in the middle of things. When its alarm is due then, and what is owed
 /// should it run now.
-pub(super) fn cut_off(live: &mut Live, why: &Failure) -> (Option<Wall>, Option<Owed>) {
+///
+/// An alarm that is due when the constructor fails has had its run: otherwise the cell would wake
+/// for it again at once, without an end.
+pub(super) fn cut_off(live: &mut Live, why: &Failure, id: &CellId) -> (Option<Wall>, Option<Owed>) {
+    let mut effects = Vec::new();
+    let mut found = None;
+    if let Some(restored) = live.restored.take() {
+        found = Some(live.found_alarm);
+        live.alarm.on_event(now(), wall(), Event::Restored(restored), &mut effects);
+    }
     let before = live.alarm.stored();
-    let mut owed = None;
-    if let (Some(before), true) = (before, live.alarm.is_running()) {
+    if live.alarm.is_running() {
         let draw = draw();
         // What may be retried elsewhere was not the cell's own fault.
         let end = if why.retryable { End::Interrupted { draw } } else { End::Threw { draw } };
-        let mut effects = Vec::new();
         live.alarm.on_event(now(), wall(), Event::Ended(end), &mut effects);
-        let stored = effects.into_iter().find_map(|effect| match effect {
-            Effect::Store(after) => Some(after),
-            Effect::Run { .. } | Effect::GaveUp(_) | Effect::SetTimer(_) => None,
-        });
-        owed = stored.map(|after| Owed { before, after });
     }
-    // Before the constructor has run the machine knows of no alarm.
-    let restored = live.restored.flatten();
-    (live.alarm.stored().or(restored).map(|alarm| alarm.due), owed)
+    for effect in effects {
+        if let Effect::GaveUp(alarm) = effect {
+            gave_up(id, alarm);
+        }
+    }
+    let after = live.alarm.stored();
+    let found = found.unwrap_or(before);
+    let owed = (found != after).then_some(Owed { before: [found, before], after });
+    (after.map(|alarm| alarm.due), owed)
+}
+
+fn gave_up(id: &CellId, alarm: Stored) {
+    let retries = alarm.retries;
+    eprintln!("celld: cell {id}: its alarm is given up after {retries} retries");
 }
 
 fn draw() -> u32 {

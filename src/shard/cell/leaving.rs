@@ -13,7 +13,7 @@ use celld_core::wake::Verdict;
 use celld_rt as rt;
 use celld_v8host::Failure;
 
-use super::{Arrival, Cell, Live, Order, Phase, alarm, perform_gate};
+use super::{Arrival, Cell, Live, Order, Phase, State, alarm, perform_gate};
 use crate::body::failure;
 use crate::ingress::stopping;
 use crate::shard::random;
@@ -28,6 +28,24 @@ impl Cell {
         }
         self.move_if_idle();
         self.rest_if_idle();
+    }
+
+    /// As `reset`, for what the cell's own code did. Before the end of the constructor it is told to
+    /// those who wait for that, too: the next life would end in the same way.
+    pub fn fail_life(self: &Rc<Self>, why: &Failure) {
+        let waiting = {
+            let mut state = self.state.borrow_mut();
+            let State { phase, arrivals, .. } = &mut *state;
+            let Phase::Live(live) = phase else { return };
+            (!live.is_open).then(|| std::mem::take(arrivals))
+        };
+        let Some(mut waiting) = waiting else { return self.reset(why) };
+        self.keep_purge(&mut waiting);
+        self.reset(why);
+        if waiting.is_empty() {
+            eprintln!("Uncaught {why} (in the constructor)");
+        }
+        self.fail(waiting, why);
     }
 
     /// Drops what is in memory. Callers get `why`; the next request starts from what is durable.
@@ -45,7 +63,7 @@ impl Cell {
                 }
             }
         };
-        let (due, owed) = alarm::cut_off(&mut live, why);
+        let (due, owed) = alarm::cut_off(&mut live, why, &self.id);
         let Live { host, slot, mut gate, .. } = *live;
         let mut effects = Vec::new();
         gate.break_now(&mut effects);

@@ -151,8 +151,12 @@ struct Live {
     proof: Proof,
     cover: Cover,
     alarm: Alarm,
-    /// The alarm that was in the database; told once the constructor has run.
+    /// The alarm that was in the database when it was restored.
+    found_alarm: Option<Stored>,
+    /// What it is since, with what an earlier life owed; told once the constructor has run.
     restored: Option<Option<Stored>>,
+    /// What the constructor has set or deleted instead.
+    set_at_start: Option<Option<Stored>>,
     /// Counts runs of `alarm()`.
     alarm_runs: u64,
     compactor: Compactor,
@@ -355,7 +359,9 @@ impl Cell {
             proof: Proof::new(proven, patience),
             cover,
             alarm: Alarm::default(),
+            found_alarm: alarm,
             restored: Some(alarm),
+            set_at_start: None,
             alarm_runs: 0,
             compactor,
             upload: None,
@@ -446,10 +452,7 @@ impl Cell {
             }
             Err(why) => {
                 let why = Failure { remote: true, durable_object_reset: true, ..why };
-                let mut arrivals = std::mem::take(&mut self.state.borrow_mut().arrivals);
-                self.keep_purge(&mut arrivals);
-                self.reset(&why);
-                self.fail(arrivals, &why);
+                self.fail_life(&why);
             }
         }
     }
@@ -534,7 +537,7 @@ impl Cell {
             if still_runs {
                 let text = "A call to blockConcurrencyWhile() in a Durable Object waited for too \
                             long. The call was canceled and the Durable Object was reset.";
-                cell.reset(&Failure { durable_object_reset: true, ..failure("Error", text) });
+                cell.fail_life(&Failure { durable_object_reset: true, ..failure("Error", text) });
             }
         });
     }
@@ -542,7 +545,8 @@ impl Cell {
     /// `blockConcurrencyWhile` has ended.
     pub fn unblock(self: &Rc<Self>, host: &Rc<Host>, section: SectionId, why: Option<Failure>) {
         if let Some(why) = why {
-            return self.reset(&why);
+            let why = Failure { remote: true, durable_object_reset: true, ..why };
+            return self.fail_life(&why);
         }
         let parked = {
             let mut state = self.state.borrow_mut();

@@ -487,7 +487,7 @@ impl Host {
             slot.and_then(|slot| table.cells.get(&slot).cloned()).or_else(of_event)
         };
         match cell {
-            Some(cell) => cell.reset(&why),
+            Some(cell) => cell.fail_life(&why),
             None => self.fail_event(event, &why),
         }
     }
@@ -499,7 +499,7 @@ impl Host {
         shard.replace_host(self);
         let cells: Vec<_> = self.table.borrow().cells.values().cloned().collect();
         for cell in cells {
-            cell.reset(why);
+            cell.fail_life(why);
         }
         let events: Vec<_> = self.table.borrow().events.keys().copied().collect();
         for event in events {

@@ -175,7 +175,7 @@ impl Host {
                 self.with_cell(cell, |cell| cell.unblock(self, section, failure));
             }
             HostCall::AbortCell { cell, failure } => {
-                self.with_cell(cell, |c| c.reset(&Failure { remote: true, ..failure }));
+                self.with_cell(cell, |c| c.fail_life(&Failure { remote: true, ..failure }));
             }
             HostCall::Log { level, message, .. } => self.log(level, &message),
             HostCall::Uncaught { failure, .. } => {

@@ -3,15 +3,31 @@
 //   POST /<cell>/set?in=MS&tell=URL&mode=M   sets the alarm; answers with its time
 //   POST /<cell>/sets?in=MS&count=N          N cells <cell>-0 .. at once, with the same tell
 //   POST /<cell>/delete                      deletes it
+//   POST /<cell>/tell?tell=URL               sets none: the constructors of `born` and `born-later` do
+//   POST /<cell>/abort                       resets the cell
 //   GET  /<cell>/alarm                       what getAlarm() shows
 //   GET  /<cell>/runs                        how many runs have ended
 //
 // A run asks `<tell>?cell=<name>&retry=<retryCount>`. Modes: `once`; `throw` every time; `again` sets the
-// next alarm from the alarm; `spin` burns its CPU time.
+// next alarm from the alarm; `spin` burns its CPU time; the next two starts of a cell that is `broken` fail.
 
 import { DurableObject } from "cloudflare:workers";
 
+/** Of broken cells. */
+let starts = 0;
+
 export class Cell extends DurableObject {
+  constructor(ctx, env) {
+    super(ctx, env);
+    if (ctx.id.name === "born") ctx.storage.setAlarm(Date.now() + 1_000);
+    if (ctx.id.name === "born-later") {
+      ctx.blockConcurrencyWhile(async () => {
+        if ((await ctx.storage.getAlarm()) === null) await ctx.storage.setAlarm(Date.now() + 1_000);
+      });
+    }
+    if (ctx.storage.kv.get("mode") === "broken" && starts++ < 2) throw new Error("this cell does not start");
+  }
+
   async fetch(request) {
     const { pathname, searchParams } = new URL(request.url);
     const { storage } = this.ctx;
@@ -23,6 +39,11 @@ export class Cell extends DurableObject {
         await storage.setAlarm(time);
         return new Response(`${time}`);
       }
+      case "POST /tell":
+        storage.kv.put("tell", searchParams.get("tell"));
+        return new Response("known");
+      case "POST /abort":
+        return this.ctx.abort("as asked");
       case "POST /delete":
         await storage.deleteAlarm();
         return new Response("deleted");

@@ -55,10 +55,32 @@ function describe(error) {
 
 let failures = 1;
 
+function failToStart(ctx) {
+  switch (ctx.id.name) {
+    case 'fails-once':
+      if (failures-- > 0) throw new Error('not yet');
+      return;
+    case 'section-throws':
+      ctx.blockConcurrencyWhile(async () => { throw new RangeError('in a section'); });
+      return;
+    case 'section-throws-later':
+      ctx.blockConcurrencyWhile(async () => {
+        await scheduler.wait(5);
+        throw new RangeError('in a section');
+      });
+      return;
+    case 'starts-with-abort':
+      ctx.abort('at the start');
+      return;
+    case 'starts-with-spin':
+      spin();
+  }
+}
+
 export class Cell extends DurableObject {
   constructor(ctx, env) {
     super(ctx, env);
-    if (ctx.id.name === 'fails-once' && failures-- > 0) throw new Error('not yet');
+    failToStart(ctx);
     this.seen = [];
     this.memory = 0;
   }
@@ -147,7 +169,7 @@ export default {
     switch (url.pathname) {
       case '/ok': return new Response('ok');
       case '/events': return Response.json(events);
-      case '/status': return new Response(null, { status: Number(search.get('status')) });
+      case '/status': return new Response(null, { status: Number(search.get('status')), statusText: search.get('text') ?? '' });
       case '/length': {
         if (search.has('head')) return new Response(null, { headers: { 'content-length': search.get('head') } });
         return new Response('0123456789', search.has('claim') ? { headers: { 'content-length': search.get('claim') } } : {});
