@@ -468,8 +468,7 @@ rt.dispatch.cellFetch = (slot, request) => {
 
 /** Keeps the event that runs now from ending before the promise settles; a rejection is reported. */
 rt.waitUntil = (promise) => {
-  const frame = rt.frame();
-  const event = frame?.cell === undefined ? undefined : frame.state;
+  const event = rt.frame()?.state;
   if (event !== undefined && event.pending > 0) {
     rt.dispatch.hold(event, promise);
   } else {

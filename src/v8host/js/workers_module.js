@@ -65,7 +65,6 @@ rt.modules['cloudflare:workers'] = {
   exports: rt.loopback,
   waitUntil(promise) {
     rt.checkIo();
-    if (rt.frame().cell === undefined) missing('waitUntil() outside of Durable Objects (use ctx.waitUntil())');
     rt.waitUntil(promise);
   },
   withEnv() {

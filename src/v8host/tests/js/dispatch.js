@@ -1,4 +1,5 @@
 // An event from its delivery to its end: handlers, ctx, failures.
+import { waitUntil as waitForEvent } from 'cloudflare:workers';
 import { assert, assertEquals, assertRejects, assertThrows, test } from 'test';
 
 const log = [];
@@ -31,6 +32,9 @@ export default {
       case '/wait':
         ctx.waitUntil(scheduler.wait(20).then(() => log.push('waited')));
         ctx.waitUntil('no promise');
+        return new Response('early');
+      case '/wait-by-module':
+        waitForEvent(scheduler.wait(20).then(() => log.push('waited')));
         return new Response('early');
       case '/wait-fails':
         ctx.waitUntil(Promise.reject(new RangeError('in the background')));
@@ -69,11 +73,13 @@ test('failures of the handler', async () => {
 });
 
 test('waitUntil', async () => {
-  log.length = 0;
-  assertEquals(await text('/wait'), 'early');
-  assertEquals(log, []);
-  await scheduler.wait(50);
-  assertEquals(log, ['waited']);
+  for (const path of ['/wait', '/wait-by-module']) {
+    log.length = 0;
+    assertEquals(await text(path), 'early');
+    assertEquals(log, []);
+    await scheduler.wait(50);
+    assertEquals(log, ['waited']);
+  }
 });
 
 test('a rejection in waitUntil is reported', async () => {
