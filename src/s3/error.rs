@@ -85,8 +85,9 @@ pub enum StoreError {
         /// The length of the object.
         size: u64,
     },
-    /// Only of `get`: too large for memory; read it in ranges.
-    #[error("{key}: the object has {size} bytes, too many to read at once; read it in ranges")]
+    /// Of a read: too large for memory; read it in ranges. Of a writer: more than stores take in
+    /// parts.
+    #[error("{key}: the object has {size} bytes or more, too many at once; read it in ranges")]
     TooLarge {
         /// The object.
         key: String,

@@ -16,6 +16,7 @@ mod location;
 mod options;
 mod probe;
 mod remote;
+mod stream;
 
 use std::fmt;
 use std::io;
@@ -31,6 +32,7 @@ pub use key::KEY_BYTES_MAX;
 pub use options::{Lane, Limits, OpenOptions, StaticKeys};
 pub use probe::{Check, ProbeFault, ProbeReport, Rule, probe};
 pub use remote::{StoreMetrics, VERBS, Verb};
+pub use stream::{Reader, Writer};
 
 use file::FileBucket;
 use location::Location;
@@ -38,7 +40,8 @@ use remote::{Call, Remote};
 
 /// Entries of one [`Page`], as on S3.
 pub const PAGE_ENTRIES_MAX: usize = 1_000;
-/// The largest object that [`Bucket::get`] takes into memory; larger ones are read in ranges.
+/// The largest object that [`Bucket::get`] takes into memory; larger ones are read in ranges, or by
+/// [`Bucket::reader`].
 pub const GET_BYTES_MAX: u64 = 1 << 30;
 
 /// A bucket. Clones share all that is known about it; each executor has connections of its own.

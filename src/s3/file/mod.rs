@@ -23,6 +23,7 @@
 
 mod path;
 mod scratch;
+mod stream;
 mod sys;
 mod walk;
 
@@ -42,6 +43,7 @@ use crc_fast::CrcAlgorithm;
 use crate::error::{OpenError, StoreError};
 use crate::{GET_BYTES_MAX, Object, Page};
 use scratch::{Draft, Scratch};
+pub(crate) use stream::{FileReader, FileWriter};
 use sys::{Cached, Identity, Journal};
 
 /// Read without leaving the thread up to this size: copying it costs 10 µs, as much as the way to
@@ -159,14 +161,19 @@ impl FileBucket {
     pub(crate) fn put(&self, key: &str, body: &[u8]) -> Result<Etag, StoreError> {
         self.check_failed(key)?;
         let mut draft = self.draft(key, body)?;
+        self.replace(key, &mut draft)?;
+        Ok(etag(body))
+    }
+
+    /// Makes the draft, whose bytes are written out, the object.
+    fn replace(&self, key: &str, draft: &mut Draft) -> Result<(), StoreError> {
         let path = self.root.join(path::object(key));
         {
             let _lock = self.lock(key)?;
-            self.place(&mut draft, &path).map_err(|error| StoreError::of(key, error))?;
+            self.place(draft, &path).map_err(|error| StoreError::of(key, error))?;
         }
         self.flush(&path)
-            .map_err(|error| StoreError::Unreachable { key: key.to_owned(), source: error })?;
-        Ok(etag(body))
+            .map_err(|error| StoreError::Unreachable { key: key.to_owned(), source: error })
     }
 
     pub(crate) fn put_if(
@@ -273,13 +280,18 @@ impl FileBucket {
         let written = || {
             let (mut file, draft) = scratch.draft()?;
             file.write_all(body)?;
-            match self.journal {
-                Journal::Ordered => sys::write_out(&file)?,
-                Journal::None => file.sync_data()?,
-            }
+            self.write_out(&file)?;
             Ok(draft)
         };
         written().map_err(|error| StoreError::of(key, error))
+    }
+
+    /// Brings the bytes of a draft to the disk.
+    fn write_out(&self, file: &File) -> io::Result<()> {
+        match self.journal {
+            Journal::Ordered => sys::write_out(file),
+            Journal::None => file.sync_data(),
+        }
     }
 
     /// Where drafts go, if anything may be written.
@@ -434,8 +446,11 @@ fn object(body: Vec<u8>) -> Object {
 /// Length and CRC-64 of the bytes. Records that are compared carry a nonce, so equal ETags mean
 /// equal writes; nodes trust each other, so a checksum is enough.
 fn etag(body: &[u8]) -> Etag {
-    let sum = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, body);
-    Etag::new(format!("{sum:016x}-{:x}", body.len()))
+    etag_of(crc_fast::checksum(CrcAlgorithm::Crc64Nvme, body), body.len() as u64)
+}
+
+fn etag_of(sum: u64, size: u64) -> Etag {
+    Etag::new(format!("{sum:016x}-{size:x}"))
 }
 
 #[cfg(test)]

@@ -206,6 +206,11 @@ impl Refusal {
         self.status == StatusCode::RANGE_NOT_SATISFIABLE || self.code == Some(Code::BadRange)
     }
 
+    /// The guard did not hold.
+    pub fn is_precondition(&self) -> bool {
+        self.status == StatusCode::PRECONDITION_FAILED || self.code == Some(Code::Precondition)
+    }
+
     fn is_of_the_store(&self) -> bool {
         self.status.is_server_error()
             || self.status == StatusCode::TOO_MANY_REQUESTS

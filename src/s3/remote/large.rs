@@ -3,15 +3,18 @@
 //! Invariant: what is read is of one version, or an error; an object that is written appears whole
 //! or not at all. Each part is a request of its own, with the limits of the verb.
 //!
-//! A write that is given up leaves its parts behind when the store cannot be told: buckets should
-//! have a rule that removes them ("abort incomplete multipart uploads").
+//! A write that fails or is given up takes its parts with it. It leaves them behind when the store
+//! cannot be told, or the process ends: buckets should have a rule that removes them ("abort
+//! incomplete multipart uploads").
 
+use std::cell::Cell;
+use std::io;
 use std::ops::Range;
+use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
 use celld_core::cas::Etag;
-use celld_rt as rt;
-use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
 use http::Response;
 use hyper::body::Incoming;
 
@@ -28,7 +31,7 @@ pub(super) const PART_BYTES: u64 = 8 << 20;
 /// Parts of one object under way at once: enough to fill a link, and a bound for memory.
 const PARTS_IN_FLIGHT: usize = 4;
 /// As all stores have it.
-const PARTS_MAX: u64 = 10_000;
+pub(super) const PARTS_MAX: u64 = 10_000;
 /// Of an answer that names an upload, or a new object.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
@@ -41,15 +44,8 @@ impl Call<'_> {
         read: BytesMut,
     ) -> Result<Bytes, StoreError> {
         let mut all = read;
-        let ranges = split(wanted, PART_BYTES).map(|range| async move {
-            match self.ranged(&range, Some(tag)).await? {
-                Ranged::Bytes(bytes, ..) => Ok(bytes),
-                Ranged::Short(size) => {
-                    let what = format!("one version had {} bytes and then {size}", range.end);
-                    Err(StoreError::Broken { key: self.key.to_owned(), what })
-                }
-            }
-        });
+        let ranges =
+            split(wanted, PART_BYTES).map(|range| async move { self.part_of(&range, tag).await });
         let mut parts = stream::iter(ranges).buffered(PARTS_IN_FLIGHT);
         while let Some(part) = parts.try_next().await? {
             all.extend_from_slice(&part);
@@ -57,16 +53,25 @@ impl Call<'_> {
         Ok(all.freeze())
     }
 
-    pub(super) async fn put_parts(&self, body: Bytes) -> Result<Etag, StoreError> {
-        let upload = self.begin().await.map_err(|failure| failure.into_error(self.key))?;
-        let done = self.put_parts_of(&upload, body).await;
-        if done.is_err() {
-            self.abort(&upload);
+    /// The bytes `range` of the version `tag`, which has them all; one request.
+    pub(super) async fn part_of(
+        &self,
+        range: &Range<u64>,
+        tag: &Etag,
+    ) -> Result<Bytes, StoreError> {
+        let (bytes, size) = match self.ranged(range, Some(tag)).await? {
+            Ranged::Bytes(bytes, _, size) => (bytes, size),
+            Ranged::Beyond(size) => (Bytes::new(), size),
+        };
+        if bytes.len() as u64 == range.end - range.start {
+            return Ok(bytes);
         }
-        done.map_err(|failure| failure.into_error(self.key))
+        let what = format!("one version had {} bytes and then {size}", range.end);
+        Err(StoreError::Broken { key: self.key.to_owned(), what })
     }
 
-    async fn begin(&self) -> Result<String, Failure> {
+    /// Begins an object that comes in parts. Returns the name of the upload.
+    pub(super) async fn begin(&self) -> Result<String, Failure> {
         let dialect = &self.remote.dialect;
         let Some(ask) = dialect.begin(self.key) else {
             let random = getrandom::u64();
@@ -81,14 +86,40 @@ impl Call<'_> {
         self.repeated(Verb::Put, || ask.clone(), read).await
     }
 
-    async fn put_parts_of(&self, upload: &str, body: Bytes) -> Result<Etag, Failure> {
-        let size = body.len() as u64;
-        let part_bytes = size.div_ceil(PARTS_MAX).max(PART_BYTES);
-        let parts = (1..).zip(split(0..size, part_bytes)).map(|(number, range)| {
-            let part = body.slice(range.start as usize..range.end as usize);
-            self.put_part(upload, number, part)
+    /// Sends what comes from `parts`, and makes the object if `is_whole` says at their end that
+    /// they are all. Otherwise the upload is left, to be aborted.
+    pub(super) async fn put_parts(
+        &self,
+        upload: &str,
+        mut parts: impl Stream<Item = Bytes> + Unpin,
+        is_whole: &Cell<bool>,
+    ) -> Result<Etag, Failure> {
+        let failed = Cell::new(false);
+        let until_failed = stream::poll_fn(|cx| match failed.get() {
+            true => Poll::Ready(None),
+            false => parts.poll_next_unpin(cx),
         });
-        let tags = stream::iter(parts).buffered(PARTS_IN_FLIGHT).try_collect::<Vec<_>>().await?;
+        let numbered = until_failed.zip(stream::iter(1..));
+        let mut sent = numbered
+            .map(|(part, number)| self.put_part(upload, number, part))
+            .buffered(PARTS_IN_FLIGHT);
+        let (mut tags, mut fault) = (Vec::new(), None);
+        // Those under way are waited for even so: one that arrives behind the abort would stay.
+        while let Some(tag) = sent.next().await {
+            match tag {
+                Ok(tag) => tags.push(tag),
+                Err(failure) => {
+                    failed.set(true);
+                    fault.get_or_insert(failure);
+                }
+            }
+        }
+        if let Some(failure) = fault {
+            return Err(failure);
+        }
+        if !is_whole.get() {
+            return Err(Failure::NotSent(io::Error::other("whoever wrote it has given it up")));
+        }
         let dialect = &self.remote.dialect;
         let ask = dialect.complete(self.key, upload, &tags);
         let read = async |response: Response<Incoming>| {
@@ -113,24 +144,19 @@ impl Call<'_> {
         self.repeated(Verb::Put, make, read).await
     }
 
-    /// Beside what goes on; whether it works is not waited for.
-    fn abort(&self, upload: &str) {
+    /// Removes the parts of an upload.
+    pub(super) async fn abort(&self, upload: &str) {
         let Some(ask) = self.remote.dialect.abort(self.key, upload) else { return };
-        let (remote, lane, limits) = (self.remote.clone(), self.lane, self.limits);
-        let key = self.key.to_owned();
-        rt::spawn(async move {
-            let call = Call { remote: &remote, lane, limits, key: &key };
-            let read = async |response| whole(response, ANSWER_BYTES_MAX).await.map(drop);
-            match call.repeated(Verb::Delete, || ask.clone(), read).await {
-                Err(failure) if failure.code() != Some(Code::NoSuchUpload) => {
-                    eprintln!(
-                        "celld: parts of a write that was given up stay in the bucket: {}",
-                        failure.into_error(&key)
-                    );
-                }
-                Ok(()) | Err(_) => {}
+        let read = async |response| whole(response, ANSWER_BYTES_MAX).await.map(drop);
+        match self.repeated(Verb::Delete, || ask.clone(), read).await {
+            Err(failure) if failure.code() != Some(Code::NoSuchUpload) => {
+                eprintln!(
+                    "celld: parts of a write that was given up stay in the bucket: {}",
+                    failure.into_error(self.key)
+                );
             }
-        });
+            Ok(()) | Err(_) => {}
+        }
     }
 }
 

@@ -21,6 +21,7 @@ mod metrics;
 mod object;
 mod pool;
 mod s3;
+mod stream;
 mod xml;
 
 use std::collections::VecDeque;
@@ -42,6 +43,7 @@ use listing::Resume;
 use metrics::Metrics;
 
 pub use metrics::{StoreMetrics, VERBS, Verb};
+pub(crate) use stream::{RemoteReader, RemoteWriter};
 
 /// A bucket of a store.
 pub(crate) struct Remote {

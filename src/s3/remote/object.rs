@@ -1,5 +1,6 @@
 //! The verbs on objects.
 
+use std::io;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
@@ -16,6 +17,7 @@ use super::attempt::{Within, deadline_of, whole};
 use super::dialect::{Ask, Code, Part};
 use super::large::PART_BYTES;
 use super::metrics::Verb;
+use super::stream::RemoteWriter;
 use crate::error::StoreError;
 use crate::{GET_BYTES_MAX, Object};
 
@@ -30,10 +32,10 @@ const DELETES_MAX: usize = 8;
 
 /// An answer to a ranged read.
 pub(super) enum Ranged {
-    /// All of them, the version that they are of, and its length.
+    /// Those that the object has, the version that they are of, and its length.
     Bytes(Bytes, Option<Etag>, u64),
-    /// The object has fewer bytes: so many.
-    Short(u64),
+    /// It has none of them; its length.
+    Beyond(u64),
 }
 
 /// An answer to a read.
@@ -95,9 +97,9 @@ impl Call<'_> {
         }
         let first = wanted.start..wanted.end.min(wanted.start + PART_BYTES);
         match self.ranged(&first, None).await? {
-            Ranged::Short(size) => Err(short(size)),
-            Ranged::Bytes(bytes, ..) if first.end == wanted.end => Ok(bytes),
+            Ranged::Beyond(size) => Err(short(size)),
             Ranged::Bytes(_, _, size) if wanted.end > size => Err(short(size)),
+            Ranged::Bytes(bytes, ..) if first.end == wanted.end => Ok(bytes),
             Ranged::Bytes(bytes, Some(etag), _) => {
                 let rest = first.end..wanted.end;
                 self.get_parts(rest, &etag, BytesMut::from(bytes)).await
@@ -129,7 +131,7 @@ impl Call<'_> {
         }
     }
 
-    /// One request. `tag`: of this version only.
+    /// One request for as many of the bytes as there are. `tag`: of this version only.
     pub(super) async fn ranged(
         &self,
         wanted: &Range<u64>,
@@ -149,12 +151,11 @@ impl Call<'_> {
             let Some((start, end, size)) = range_of(&answer) else {
                 return Err(wrong_range(wanted, "no Content-Range"));
             };
-            let cut = wanted.end.min(size);
-            if (start, end) != (wanted.start, cut) || answer.body.len() as u64 != cut - start {
+            let count = end.checked_sub(start);
+            if (start, end) != (wanted.start, wanted.end.min(size))
+                || count != Some(answer.body.len() as u64)
+            {
                 return Err(wrong_range(wanted, "other bytes"));
-            }
-            if cut < wanted.end {
-                return Ok(Ranged::Short(size));
             }
             let etag = dialect.etag(&answer.head);
             Ok(Ranged::Bytes(answer.body, etag, size))
@@ -162,9 +163,13 @@ impl Call<'_> {
         match self.repeated(Verb::GetRange, make, read).await {
             Ok(ranged) => Ok(ranged),
             Err(Failure::Refused(refusal)) if refusal.is_bad_range() => match refusal.size {
-                Some(size) => Ok(Ranged::Short(size)),
-                None => Ok(Ranged::Short(self.size().await?)),
+                Some(size) => Ok(Ranged::Beyond(size)),
+                None => Ok(Ranged::Beyond(self.size().await?)),
             },
+            Err(Failure::Refused(refusal)) if tag.is_some() && refusal.is_precondition() => {
+                let source = io::Error::other("another took its place while it was read");
+                Err(StoreError::Unreachable { key: self.key.to_owned(), source })
+            }
             Err(failure) => Err(self.missing_or(failure)),
         }
     }
@@ -172,7 +177,7 @@ impl Call<'_> {
     pub async fn put(&self, body: Bytes) -> Result<Etag, StoreError> {
         self.check(Verb::Put)?;
         if body.len() as u64 > PART_BYTES {
-            return self.put_parts(body).await;
+            return Box::pin(self.put_large(body)).await;
         }
         let dialect = &self.remote.dialect;
         let make = || dialect.put(self.key, None, body.clone());
@@ -183,6 +188,13 @@ impl Call<'_> {
         };
         let done = self.repeated(Verb::Put, make, read).await;
         done.map_err(|failure| failure.into_error(self.key))
+    }
+
+    /// Through a writer: whoever is tired of waiting would leave its parts behind.
+    async fn put_large(&self, body: Bytes) -> Result<Etag, StoreError> {
+        let mut writer = RemoteWriter::begin(self)?;
+        writer.write(body).await?;
+        writer.finish().await
     }
 
     pub async fn put_if(&self, guard: &Guard, body: Bytes) -> Result<CasOutcome, StoreError> {
@@ -208,10 +220,7 @@ impl Call<'_> {
         if let Failure::Refused(refusal) = &failure {
             let absent = *guard == Guard::Absent;
             match refusal.code {
-                _ if refusal.status == StatusCode::PRECONDITION_FAILED => {
-                    return Ok(CasOutcome::Refused);
-                }
-                Some(Code::Precondition) => return Ok(CasOutcome::Refused),
+                _ if refusal.is_precondition() => return Ok(CasOutcome::Refused),
                 Some(Code::Exists) if absent => return Ok(CasOutcome::Refused),
                 Some(Code::NoSuchKey) if !absent => return Ok(CasOutcome::Refused),
                 Some(Code::NoSuchKey) => {

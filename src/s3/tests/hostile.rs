@@ -159,6 +159,35 @@ fn a_hundred_thousand_keys_in_honest_pages_cost_bounded_memory() {
 }
 
 #[test]
+fn objects_that_are_larger_than_memory_should_hold_are_read_and_written_piece_by_piece() {
+    const SIZE: u64 = 512 << 20;
+    let _machine = alone();
+    let server = Server::start(Words::Zeros { size: SIZE });
+    let bucket = open(&server).with_limits(Limits::default());
+    let read = async {
+        let mut reader = bucket.reader("k").await.expect("a read").expect("an object");
+        let mut seen = 0;
+        while let Some(piece) = reader.next().await.expect("a piece") {
+            seen += piece.len() as u64;
+        }
+        seen
+    };
+    let (seen, peak) = peak_of(|| celld_rt::block_on(read));
+    assert_eq!(seen, SIZE);
+    assert!(peak < MEMORY_MAX, "reading: {} MiB", peak >> 20);
+    let write = async {
+        let mut writer = bucket.writer("k").await.expect("a writer");
+        for _ in 0..SIZE >> 20 {
+            writer.write(vec![0; 1 << 20].into()).await.expect("a write");
+        }
+        writer.finish().await.map(drop)
+    };
+    let (ended, peak) = peak_of(|| celld_rt::block_on(write));
+    ended.expect("an object");
+    assert!(peak < 2 * MEMORY_MAX, "writing: {} MiB", peak >> 20);
+}
+
+#[test]
 fn what_others_say_in_the_store_s_place_is_an_error_and_no_answer() {
     let _machine = alone();
     let html = "<html><head><title>Sign in</title></head><body>Hotel network</body></html>";

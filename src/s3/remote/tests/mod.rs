@@ -5,6 +5,7 @@ mod listings;
 mod objects;
 mod opening;
 mod repeats;
+mod streams;
 mod trust;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -82,7 +83,12 @@ impl Scripted {
     }
 
     pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().expect("no test panics with it").clone()
+        self.look(<[Asked]>::to_vec)
+    }
+
+    /// The same, where bodies are long.
+    pub fn look<T>(&self, look: impl FnOnce(&[Asked]) -> T) -> T {
+        look(&self.asked.lock().expect("no test panics with it"))
     }
 
     pub fn options(&self) -> OpenOptions {

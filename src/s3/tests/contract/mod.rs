@@ -4,6 +4,7 @@
 
 pub mod counter;
 pub mod races;
+pub mod streams;
 
 use std::ops::Range;
 
@@ -32,6 +33,7 @@ pub struct Variations {
 pub async fn all(bucket: &Bucket, prefix: &str, variations: Variations) {
     objects(bucket, &format!("{prefix}objects/")).await;
     large_objects(bucket, &format!("{prefix}large/")).await;
+    streams::all(bucket, &format!("{prefix}streams/")).await;
     ranges(bucket, &format!("{prefix}ranges/")).await;
     create_if_absent(bucket, &format!("{prefix}create/")).await;
     compare_and_swap(bucket, &format!("{prefix}swap/")).await;

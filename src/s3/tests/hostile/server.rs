@@ -17,6 +17,12 @@ pub enum Words {
         /// `key-000000` and so on.
         keys: usize,
     },
+    /// Of every object that it has so many bytes, all zero; and that what is written in parts is
+    /// taken. It keeps nothing.
+    Zeros {
+        /// Of each object.
+        size: u64,
+    },
 }
 
 /// It serves until it is dropped.
@@ -64,8 +70,9 @@ fn serve(stream: TcpStream, words: &Words) -> std::io::Result<()> {
     let mut input = BufReader::new(stream.try_clone()?);
     let mut output = stream;
     loop {
-        let (mut line, mut length) = (String::new(), 0);
+        let (mut line, mut length, mut range) = (String::new(), 0, String::new());
         input.read_line(&mut line)?;
+        let method = line.split(' ').next().unwrap_or_default().to_owned();
         let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
         loop {
             line.clear();
@@ -76,8 +83,11 @@ fn serve(stream: TcpStream, words: &Words) -> std::io::Result<()> {
             if name.eq_ignore_ascii_case("content-length") {
                 length = value.trim().parse().unwrap_or(0);
             }
+            if name.eq_ignore_ascii_case("range") {
+                range = value.trim().to_owned();
+            }
         }
-        input.read_exact(&mut vec![0; length])?;
+        std::io::copy(&mut input.by_ref().take(length), &mut std::io::sink())?;
         match words {
             Words::Once(bytes) => return output.write_all(bytes),
             Words::Endless(head) => {
@@ -88,8 +98,39 @@ fn serve(stream: TcpStream, words: &Words) -> std::io::Result<()> {
                 }
             }
             Words::Pages { keys } => output.write_all(&page(&target, *keys))?,
+            Words::Zeros { size } if method == "GET" => zeros(&mut output, &range, *size)?,
+            Words::Zeros { .. } => output.write_all(&taken(&target))?,
         }
     }
+}
+
+/// Those bytes of an object that `range` names.
+fn zeros(output: &mut TcpStream, range: &str, size: u64) -> std::io::Result<()> {
+    let (start, last) = range.trim_start_matches("bytes=").split_once('-').unwrap_or_default();
+    let (start, last): (u64, u64) = (start.parse().unwrap_or(0), last.parse().unwrap_or(0));
+    let length = size.min(last + 1) - start;
+    let head = format!(
+        "HTTP/1.1 206 Partial Content\r\nETag: \"1\"\r\nContent-Length: {length}\r\n\
+         Content-Range: bytes {start}-{}/{size}\r\n\r\n",
+        start + length - 1
+    );
+    output.write_all(head.as_bytes())?;
+    std::io::copy(&mut std::io::repeat(0).take(length), output)?;
+    Ok(())
+}
+
+/// To a write of any kind.
+fn taken(target: &str) -> Vec<u8> {
+    let (headers, body) = if target.ends_with("?uploads=") {
+        let id = "<UploadId>1</UploadId>";
+        ("", format!("<InitiateMultipartUploadResult>{id}</InitiateMultipartUploadResult>"))
+    } else if target.contains("partNumber=") {
+        ("ETag: \"1\"\r\n", String::new())
+    } else {
+        let etag = "<ETag>1</ETag>";
+        ("", format!("<CompleteMultipartUploadResult>{etag}</CompleteMultipartUploadResult>"))
+    };
+    answer("200 OK", "application/xml", headers, &body)
 }
 
 /// The thousand keys that the token in `target` names.

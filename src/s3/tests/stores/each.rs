@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use celld_s3::{Bucket, Guard, StoreError, probe};
-use celld_stores::{Kind, Store};
+use celld_stores::{BUCKET, Kind, Store, ask};
 
 use crate::contract::counter::Account;
 use crate::contract::{self, Variations, counter, races};
@@ -100,6 +100,36 @@ each_store! {
     ministack: Kind::Ministack;
     gcsxml: Kind::Gcsxml;
     azurite: Kind::Azurite;
+}
+
+#[test]
+fn parts_of_what_is_given_up_do_not_stay() {
+    let Some(store) = Store::shared(Kind::Ministack) else { return };
+    let prefix = unique();
+    let uploads = || {
+        let asked = ask(store.port(), "GET", &format!("/{BUCKET}?uploads"), &[], "");
+        let asked = asked.expect("an answer");
+        assert!(asked.text.contains("ListMultipartUploadsResult"), "{asked:?}");
+        // Others test at the same time.
+        asked.text.matches(&format!("<Key>{prefix}/large</Key>")).count()
+    };
+    celld_rt::block_on(async {
+        let bucket = open_at(&store.url(&prefix), store.endpoint());
+        let mut writer = bucket.writer("large").await.expect("a writer");
+        writer.write(vec![7; 20 << 20].into()).await.expect("a write");
+        let begin = std::time::Instant::now();
+        // The first part tells that there is an upload.
+        while uploads() == 0 {
+            assert!(begin.elapsed() < COUNT_LIMIT, "no upload was begun");
+            celld_rt::sleep(Duration::from_millis(20)).await;
+        }
+        drop(writer);
+        while uploads() > 0 {
+            assert!(begin.elapsed() < COUNT_LIMIT, "its parts are still there");
+            celld_rt::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(bucket.get("large").await.expect("a read").is_none());
+    });
 }
 
 #[test]
