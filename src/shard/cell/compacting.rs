@@ -5,23 +5,26 @@
 
 use std::rc::Rc;
 
-use bytes::Bytes;
 use celld_core::compaction::Job;
 use celld_core::ownership::Record;
 use celld_core::plan::LtxFile;
 use celld_core::time::Wall;
+use celld_core::txid::Txid;
 use celld_rt as rt;
+use celld_s3::Writer;
 
 use super::{Cell, Live, Phase};
 use crate::shard::{Shard, now};
 use crate::storage::Segment;
 
-/// Merges of one shard at a time: each holds its file in memory.
+/// Merges of one shard at a time: each holds some parts of its file in memory.
 const AT_ONCE_MAX: usize = 2;
-/// Larger snapshots would have to be uploaded in parts; until then such a cell keeps its files.
-const FILE_BYTES_MAX: u64 = 1 << 30;
+/// Stores take little more in one object that is sent in parts. A larger cell keeps its files.
+const FILE_BYTES_MAX: u64 = 64 << 30;
 /// Pages between two looks at the rest of the shard: half a millisecond.
 const PAGES_AT_ONCE: usize = 64;
+/// Bytes that are collected before they are handed on.
+const WRITE_BYTES: usize = 1 << 20;
 /// Keys deleted after one merge; what is left goes with the next.
 const DELETES_MAX: usize = 1_000;
 
@@ -32,7 +35,7 @@ impl Cell {
         if shard.compactions.get() >= AT_ONCE_MAX {
             return;
         }
-        let (life, job) = {
+        let (life, job, max) = {
             let mut state = self.state.borrow_mut();
             let life = state.life;
             let Phase::Live(live) = &mut state.phase else { return };
@@ -41,16 +44,18 @@ impl Cell {
                 return;
             }
             let Some(job) = live.compactor.next(bytes) else { return };
-            if let Err(error) = live.store.begin_compaction(job.min, wall()) {
-                live.compactor.on_failed();
-                return eprintln!("celld: cell {}: files are not merged: {error}", self.id);
+            match live.store.begin_compaction(job.min, wall()) {
+                Ok(max) => (life, job, max),
+                Err(error) => {
+                    live.compactor.on_failed();
+                    return eprintln!("celld: cell {}: files are not merged: {error}", self.id);
+                }
             }
-            (life, job)
         };
         shard.compactions.set(shard.compactions.get() + 1);
         let cell = self.clone();
         rt::spawn(async move {
-            if let Err(why) = cell.compact(&shard, life, job).await {
+            if let Err(why) = cell.compact(&shard, life, job, max).await {
                 if !why.is_empty() {
                     eprintln!("celld: cell {}: files are not merged: {why}", cell.id);
                 }
@@ -64,17 +69,23 @@ impl Cell {
     }
 
     /// An empty error: the cell has left memory.
-    async fn compact(&self, shard: &Rc<Shard>, life: u64, job: Job) -> Result<(), String> {
+    async fn compact(
+        &self,
+        shard: &Rc<Shard>,
+        life: u64,
+        job: Job,
+        max: Txid,
+    ) -> Result<(), String> {
         let gone = String::new;
-        let mut bytes = Vec::new();
-        let segment = self.encode_file(life, &mut bytes).await?;
         let token = self.with_live(life, |live| live.token.clone()).ok_or_else(gone)?;
-        let Segment { min, max, bytes_len, .. } = segment;
-        let file = LtxFile { epoch: token.epoch, level: job.level, min, max, bytes: bytes_len };
+        let Job { level, min } = job;
+        let mut file = LtxFile { epoch: token.epoch, level, min, max, bytes: 0 };
         let counted = self.uploads();
-        let put = shard.bucket.put(&file.key(&self.id), Bytes::from(bytes)).await;
+        let writer = shard.bucket.writer(&file.key(&self.id)).await;
+        let mut writer = writer.map_err(|error| error.to_string())?;
+        file.bytes = self.write_file(life, &mut writer).await?.bytes_len;
+        writer.finish().await.map_err(|error| error.to_string())?;
         drop(counted);
-        put.map_err(|error| error.to_string())?;
         let read = shard.bucket.get(&self.id.own_key()).await.map_err(|error| error.to_string())?;
         let record = read.and_then(|object| Record::parse(&object.body, &self.id).ok());
         if !record.is_some_and(|record| record.is_of(&token)) {
@@ -93,10 +104,17 @@ impl Cell {
         Ok(())
     }
 
-    async fn encode_file(&self, life: u64, out: &mut Vec<u8>) -> Result<Segment, String> {
+    async fn write_file(&self, life: u64, writer: &mut Writer) -> Result<Segment, String> {
+        let mut bytes = Vec::new();
         loop {
-            let step = self.with_live(life, |live| live.store.compaction_step(PAGES_AT_ONCE, out));
-            match step.ok_or_else(String::new)?.map_err(|error| error.to_string())? {
+            let step =
+                self.with_live(life, |live| live.store.compaction_step(PAGES_AT_ONCE, &mut bytes));
+            let whole = step.ok_or_else(String::new)?.map_err(|error| error.to_string())?;
+            if whole.is_some() || bytes.len() >= WRITE_BYTES {
+                let written = writer.write(std::mem::take(&mut bytes).into()).await;
+                written.map_err(|error| error.to_string())?;
+            }
+            match whole {
                 Some(segment) => return Ok(segment),
                 None => rt::yield_now().await,
             }

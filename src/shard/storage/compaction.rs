@@ -73,12 +73,12 @@ impl Cut {
 
 impl CellStore {
     /// Starts a file of all commits from `min` to now. `min` 1: a snapshot. It is made by
-    /// [`Self::compaction_step`]; one that was not finished is given up.
+    /// [`Self::compaction_step`]; one that was not finished is given up. Returns its last commit.
     ///
     /// # Errors
     /// [`StorageError::Pending`]: commits are not encoded yet; call it right after
     /// [`Self::encode_pending`]. [`StorageError::NoBoundary`]: no file begins at `min`.
-    pub fn begin_compaction(&mut self, min: Txid, now: Wall) -> Result<(), StorageError> {
+    pub fn begin_compaction(&mut self, min: Txid, now: Wall) -> Result<Txid, StorageError> {
         let mut state = self.shared.borrow_mut();
         state.check()?;
         if state.committed || self.is_pending_in(&state) {
@@ -98,7 +98,7 @@ impl CellStore {
         let (encoder, saved) = (Encoder::new(), BTreeMap::new());
         let post = last.checksum;
         state.cut = Some(Cut { header, post, encoder, pages, next: 0, saved, bytes: 0 });
-        Ok(())
+        Ok(last.txid)
     }
 
     /// Appends up to `pages` more pages to `out` (about 8 µs each). `Some`: the file is complete.
