@@ -8,11 +8,13 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesRef, Event};
 
 /// The longest text that is taken from an element.
-const TEXT_BYTES_MAX: usize = 16 << 10;
+pub(super) const TEXT_BYTES_MAX: usize = 16 << 10;
+/// The longest name of an element: ten times those of stores.
+pub(super) const NAME_BYTES_MAX: usize = 256;
 /// Behind the name of an element whose text is percent-encoded.
 pub(crate) const ENCODED: &str = "@Encoded";
 /// The deepest nesting that is followed.
-const DEPTH_MAX: usize = 16;
+pub(super) const DEPTH_MAX: usize = 16;
 
 /// An answer that is not what it should be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +114,7 @@ struct Open {
 impl Open {
     fn enter(&mut self, name: &str, root: &mut Option<String>) -> Result<(), XmlFault> {
         let second_root = self.starts.is_empty() && root.is_some();
-        if second_root || self.starts.len() == DEPTH_MAX {
+        if second_root || self.starts.len() == DEPTH_MAX || name.len() > NAME_BYTES_MAX {
             return Err(XmlFault::Malformed);
         }
         root.get_or_insert_with(|| name.to_owned());

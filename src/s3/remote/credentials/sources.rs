@@ -8,6 +8,10 @@ use reqsign_core::{Context, Error, ProvideCredential};
 use super::context::Failures;
 use super::{Credential, CredentialError};
 
+/// Of what is said of one source: enough for some URLs and how each ended, and not all that a
+/// server has answered.
+const WHY_CHARS_MAX: usize = 600;
+
 /// What was tried so far, and how each ended.
 pub(super) struct Search {
     /// As an operator names the store.
@@ -64,12 +68,12 @@ impl Search {
 
     /// A source has nothing, because of `why`.
     pub(super) fn absent(&mut self, source: &str, why: &str) {
-        self.tried.push(format!("{source}: {why}"));
+        self.tried.push(format!("{source}: {}", shortened(why)));
     }
 
     /// A source is configured and failed.
     pub(super) fn failed(&mut self, source: &str, what: &str) -> CredentialError {
-        self.tried.push(format!("{source} failed: {what}"));
+        self.tried.push(format!("{source} failed: {}", shortened(what)));
         self.nothing()
     }
 
@@ -79,6 +83,12 @@ impl Search {
         let text = format!("no credential for {store}; tried {}; {advice}", tried.join("; "));
         CredentialError::Unavailable(text.into())
     }
+}
+
+/// On one line, and not long.
+fn shortened(text: &str) -> String {
+    let sign = |sign: char| if sign.is_control() { ' ' } else { sign };
+    text.chars().take(WHY_CHARS_MAX).map(sign).collect()
 }
 
 /// The library's message with what it knows beside it, its causes, and what failed below it.

@@ -461,3 +461,5 @@ fn a_shared_access_signature_goes_behind_the_query() {
         }
     });
 }
+
+mod answers;

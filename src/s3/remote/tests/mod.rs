@@ -1,5 +1,6 @@
 //! A store that answers what a test tells it to, over real sockets: what no sound store says.
 
+mod answers;
 mod conditional;
 mod listings;
 mod objects;
