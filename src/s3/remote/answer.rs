@@ -206,6 +206,17 @@ impl Refusal {
         self.status == StatusCode::RANGE_NOT_SATISFIABLE || self.code == Some(Code::BadRange)
     }
 
+    /// Other credentials may be allowed what these are not. A clock that differs is none of that.
+    pub fn is_denial(&self) -> bool {
+        match self.code {
+            Some(Code::Expired | Code::Denied) => true,
+            Some(Code::Skewed | Code::Elsewhere) => false,
+            Some(_) | None => {
+                matches!(self.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+            }
+        }
+    }
+
     /// The guard did not hold.
     pub fn is_precondition(&self) -> bool {
         self.status == StatusCode::PRECONDITION_FAILED || self.code == Some(Code::Precondition)

@@ -228,9 +228,11 @@ impl Remote {
             self.well();
         }
         let Failure::Refused(refusal) = failure else { return };
+        if refusal.is_denial() {
+            self.signer.forget();
+        }
         match refusal.code {
             Some(Code::Skewed) => self.use_clock_of(refusal),
-            Some(Code::Expired | Code::Denied) => self.signer.forget(),
             Some(Code::SlowDown) => self.metrics.throttles.add(),
             Some(
                 Code::NoSuchKey
@@ -239,6 +241,8 @@ impl Remote {
                 | Code::Exists
                 | Code::Conflict
                 | Code::BadRange
+                | Code::Expired
+                | Code::Denied
                 | Code::Elsewhere
                 | Code::Mangled
                 | Code::Server

@@ -6,6 +6,7 @@ mod listings;
 mod objects;
 mod opening;
 mod repeats;
+mod rotation;
 mod streams;
 mod trust;
 
