@@ -54,7 +54,9 @@ impl Call<'_> {
     pub async fn learn_order(&self) -> Result<(), StoreError> {
         let listing = self.listing(From::Start).await;
         let listing = listing.map_err(|failure| failure.into_error(self.key))?;
-        if listing.entries.is_sorted_by(|a, b| a.key < b.key) {
+        // One key, or none, is in any order.
+        let tells = listing.entries.len() > 1 && listing.next.is_none();
+        if tells && listing.entries.is_sorted_by(|a, b| a.key < b.key) {
             self.remote.trust_list_order();
         }
         Ok(())

@@ -1,11 +1,12 @@
 //! Listings of stores that list as they like.
 
 use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
 
 use celld_rt::block_on;
 
 use super::{Asked, Say, Scripted, attempts, say};
-use crate::{PAGE_ENTRIES_MAX, Page, StoreError};
+use crate::{Dialect, PAGE_ENTRIES_MAX, Page, StoreError};
 
 /// The value of a parameter, decoded.
 fn query(asked: &Asked, name: &str) -> Option<String> {
@@ -118,6 +119,23 @@ fn a_store_that_is_trusted_is_asked_to_go_on_and_a_lie_is_noticed() {
     bucket.trust_list_order();
     let page = block_on(bucket.list("", None)).expect("a page");
     assert_eq!(page.entries.iter().map(|entry| entry.key.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn byte_order_is_believed_after_a_listing_that_could_tell_another() {
+    for (keys, is_believed) in [
+        (&["d!", "d/a"][..], true),
+        (&["d/a", "d!"], false),
+        // Not all of what was written: it tells nothing.
+        (&["d!"], false),
+        (&[], false),
+    ] {
+        let store = listing(keys.iter().map(|key| (*key).to_owned()).collect());
+        let bucket = store.bucket();
+        block_on(bucket.learn_list_order("d")).expect("a listing");
+        let Dialect::Remote(remote) = &bucket.dialect else { panic!("it is a store") };
+        assert_eq!(remote.in_byte_order.load(Ordering::Relaxed), is_believed, "{keys:?}");
+    }
 }
 
 #[test]
