@@ -11,6 +11,8 @@ the store byte for byte, so request signatures stay valid. Faults (probabilities
   --racy-conditions MS          check conditions by a HEAD, wait up to MS, then write without them
   --wrong-error [WHAT]          minio: a conditional create of an ABSENT key answers 404 NoSuchKey and
                                 writes nothing (MinIO RELEASE.2025-09-06T17-38-46Z);
+                                swift: a conditional write on a version answers 501 NotImplemented and
+                                writes nothing (OpenStack Swift's s3api);
                                 STATUS[:CODE]: a failed condition answers that instead of 412/409
   --latency-ms N[,JITTER]       wait N plus or minus up to JITTER milliseconds before forwarding
   --throttle RATE[,BURST]       over RATE requests/s answer 503 SlowDown (--throttle-status 429 for 429)
@@ -272,7 +274,7 @@ class Proxy:
             p, _, what = str(self.error).partition(",")
             self.err = (float(p),) + self.status_code(what or "500:InternalError")
         self.we = None
-        if self.wrong_error and self.wrong_error != "minio":
+        if self.wrong_error and self.wrong_error not in ("minio", "swift"):
             self.we = self.status_code(self.wrong_error)
         self.re = re.compile(self.match) if self.match else None
         self.meths = set(self.methods.split(",")) if self.methods else None
@@ -440,6 +442,11 @@ class Proxy:
                 faults.append("wrong-error")
                 rec["status"] = 404
                 w.write(answer(404, "NoSuchKey", method=method))
+                return keep
+            if self.wrong_error == "swift" and not c.create and self.hit(1):
+                faults.append("wrong-error")
+                rec["status"] = 501
+                w.write(answer(501, "NotImplemented", method=method))
                 return keep
             if self.racy_conditions is not None and self.hit(1):
                 tag = await self.head_tag(c, up)

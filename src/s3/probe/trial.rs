@@ -243,11 +243,24 @@ impl<'a> Trial<'a> {
 
     /// A conditional write. When it does not say how it ended, a read does if it has applied.
     async fn put_if(&self, key: &str, guard: Guard, body: &'static str) -> Result<Ended, Trouble> {
+        let unbuilt = match &guard {
+            Guard::Absent => Rule::Create,
+            Guard::Match(_) => Rule::Update,
+        };
         let written = self.bucket.put_if(key, guard, Bytes::from(body));
         match celld_rt::timeout(VERB_LIMIT, written).await {
             Ok(Ok(CasOutcome::Applied(etag))) => return Ok(Ended::Applied(etag)),
             Ok(Ok(CasOutcome::Refused)) => return Ok(Ended::Refused),
             Ok(Ok(CasOutcome::Unknown)) | Err(celld_rt::TimedOut) => {}
+            Ok(Err(error @ StoreError::Denied { .. })) => {
+                // With these rights a plain write is allowed, too; unless it is the condition.
+                if self.put(key, body).await.is_err() {
+                    return Err(Trouble::Failed(error));
+                }
+                let sent = format!("a conditional write of {key}");
+                let came = format!("it was denied, and a plain one was not: {error}");
+                return Err(Trouble::Broken { code: Some(unbuilt.code()), sent, came });
+            }
             Ok(Err(error)) => return Err(Trouble::Failed(error)),
         }
         match self.get(key).await? {

@@ -55,6 +55,19 @@ fn a_store_that_answers_404_to_a_create_is_refused_with_that_defect() {
 }
 
 #[test]
+fn a_store_that_knows_no_conditions_on_versions_is_refused_and_its_rights_are_not_blamed() {
+    let Some(report) = report(Kind::Ministack, &json!({"wrong_error": "swift"})) else { return };
+    let codes = broken(&report);
+    assert!(!codes.is_empty(), "{report:#?}");
+    assert!(codes.iter().all(|code| *code == "store.cas.current-refused"), "{codes:?}");
+    let fault = report.verdict().expect_err("no cell could move there").to_string();
+    assert!(
+        fault.contains("501 NotImplemented") && fault.contains("a plain one was not"),
+        "{fault}"
+    );
+}
+
+#[test]
 fn a_store_that_reads_other_ranges_is_refused() {
     for mode in ["whole", "whole206", "shift", "short", "long"] {
         breaks(Kind::Ministack, &json!({"bad_range": mode}), &["store.range.wrong"]);
