@@ -15,6 +15,7 @@ mod litestream;
 mod load;
 mod nodes;
 mod restore;
+mod store_faults;
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -17,13 +17,31 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// One bucket with a deployment, and room for what nodes on it need.
 pub struct Site {
     dir: TempDir,
-    bucket: PathBuf,
+    bucket: Place,
+}
+
+/// Where a bucket is.
+enum Place {
+    Directory(PathBuf),
+    /// The command with its keys, its URL and the rest that says how it is reached.
+    Store {
+        url: String,
+        endpoint: String,
+        keys: [(&'static str, String); 2],
+    },
 }
 
 impl Site {
     /// With the Worker of `tests/workers/ledger` deployed.
     pub fn new() -> Self {
         Self::of("ledger")
+    }
+
+    /// With the ledger, and the bucket at a store that speaks S3.
+    pub fn on_store(url: String, endpoint: String, id: &str, secret: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let keys = [("AWS_ACCESS_KEY_ID", id.into()), ("AWS_SECRET_ACCESS_KEY", secret.into())];
+        Self::deploy_to("ledger", dir, Place::Store { url, endpoint, keys })
     }
 
     /// With another Worker of `tests/workers` deployed.
@@ -39,14 +57,15 @@ impl Site {
     }
 
     fn deploy(worker: &str, dir: TempDir, bucket: PathBuf) -> Self {
+        Self::deploy_to(worker, dir, Place::Directory(bucket))
+    }
+
+    fn deploy_to(worker: &str, dir: TempDir, bucket: Place) -> Self {
         let site = Self { dir, bucket };
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workers").join(worker);
-        let output = celld()
-            .arg("deploy")
-            .arg(project)
-            .args(["--bucket", &site.bucket_url()])
-            .output()
-            .expect("the program starts");
+        let mut command = celld();
+        site.name_bucket(command.arg("deploy").arg(project));
+        let output = command.output().expect("the program starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{said}");
         site
@@ -54,7 +73,10 @@ impl Site {
 
     /// The bucket's directory.
     pub fn bucket(&self) -> &Path {
-        &self.bucket
+        match &self.bucket {
+            Place::Directory(path) => path,
+            Place::Store { url, .. } => panic!("{url} is no directory"),
+        }
     }
 
     /// Room for a test's own files.
@@ -62,8 +84,16 @@ impl Site {
         self.dir.path()
     }
 
-    fn bucket_url(&self) -> String {
-        format!("file://{}", self.bucket.display())
+    fn name_bucket(&self, command: &mut Command) {
+        match &self.bucket {
+            Place::Directory(path) => {
+                command.arg("--bucket").arg(format!("file://{}", path.display()));
+            }
+            Place::Store { url, endpoint, keys } => {
+                command.args(["--bucket", url, "--endpoint", endpoint]);
+                command.args(["--region", "us-east-1"]).envs(keys.clone());
+            }
+        }
     }
 
     /// How a node of this name will run.
@@ -74,7 +104,8 @@ impl Site {
     /// The same, on this address.
     pub fn node_at(&self, name: &str, listen: &str) -> Plan {
         let mut command = celld();
-        command.args(["--bucket", &self.bucket_url(), "--node", name, "--listen", listen]);
+        self.name_bucket(&mut command);
+        command.args(["--node", name, "--listen", listen]);
         Plan {
             command,
             log: self.path().join(format!("{name}.log")),
@@ -225,6 +256,11 @@ impl Node {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_none()
     }
 
     /// Waits for its own end.
