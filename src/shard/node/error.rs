@@ -73,7 +73,7 @@ pub enum NodeError {
     /// The store cannot fence, or does not answer.
     #[error("{0}")]
     Store(String),
-    /// [`NodeOptions::must_serve`], and nothing does.
+    /// [`NodeOptions::must_serve`](super::NodeOptions::must_serve), and nothing does.
     #[error("nothing can be served: {0}")]
     NothingServes(String),
     /// Signals cannot be taken over.
