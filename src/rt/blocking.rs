@@ -134,6 +134,26 @@ mod tests {
         assert_eq!(sum, 2 * (39 * 40 / 2));
     }
 
+    /// The other thread may still hold the waker of a task that has ended and been joined.
+    #[test]
+    fn a_task_may_end_while_who_woke_it_is_still_at_it() {
+        let executors: Vec<_> = (0..3)
+            .map(|_| {
+                std::thread::spawn(|| {
+                    block_on(async {
+                        for n in 0..2_000_u64 {
+                            let task = spawn_joined(blocking(move || n));
+                            assert_eq!(task.join().await, Some(n));
+                        }
+                    });
+                })
+            })
+            .collect();
+        for executor in executors {
+            executor.join().expect("no executor panics");
+        }
+    }
+
     #[test]
     fn a_panic_in_blocking_work_ends_the_task_that_waits_and_no_other() {
         block_on(async {

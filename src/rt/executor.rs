@@ -8,6 +8,7 @@ use std::time::Duration;
 use glommio::{LocalExecutorBuilder, PoolPlacement};
 
 use crate::heart;
+use crate::shield::shielded;
 
 /// JavaScript slices are short but not that short: at 1 ms a busy task delays timers, completions
 /// and wake-ups by 3 ms at most (measured; glommio's default of 100 ms delays them by 200 ms).
@@ -58,10 +59,10 @@ where
         .spawn(move || match builder.make() {
             Ok(executor) => {
                 let pulse = heart::announce();
-                Some(executor.run(async move {
+                Some(executor.run(shielded(async move {
                     heart::attach(pulse);
                     make().await
-                }))
+                })))
             }
             Err(error) => {
                 eprintln!("celld: cannot start an executor: {error}");
@@ -81,10 +82,10 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
         .map_err(|error| io::Error::other(error.to_string()))
         .expect("an executor starts where the pre-flight passes");
     let pulse = heart::announce();
-    executor.run(async {
+    executor.run(shielded(async {
         heart::attach(pulse);
         future.await
-    })
+    }))
 }
 
 fn builder(name: &str, placement: Placement, spin: Duration) -> LocalExecutorBuilder {

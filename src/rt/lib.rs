@@ -20,6 +20,7 @@ pub mod hyper_io;
 mod mesh;
 pub mod net;
 mod preflight;
+mod shield;
 mod signal;
 mod system;
 mod task;

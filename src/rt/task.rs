@@ -6,6 +6,8 @@ use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
 
+use crate::shield::shielded;
+
 /// A task whose result somebody waits for. Dropping it cancels the task.
 pub struct Task<T>(glommio::Task<Option<T>>);
 
@@ -28,7 +30,7 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
 
 /// Starts a task whose result is wanted. It runs at once, as with [`spawn`].
 pub fn spawn_joined<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
-    Task(glommio::spawn_local(guarded(future)))
+    Task(glommio::spawn_local(shielded(guarded(future))))
 }
 
 /// Lets every other ready task run once.
