@@ -274,7 +274,7 @@ fn a_directory_that_cannot_be_written_is_refused() {
     if !is_superuser {
         fs::set_permissions(place.bucket(), fs::Permissions::from_mode(0o500)).expect("rights");
         let document = self::document(&place.diagnose(&["--json"]));
-        assert_eq!(faults(&document), ["bucket.refused"]);
+        assert_eq!(faults(&document), ["store.denied"]);
         fs::set_permissions(place.bucket(), fs::Permissions::from_mode(0o700)).expect("rights");
     }
 }

@@ -13,8 +13,9 @@ use crate::shield::shielded;
 /// JavaScript slices are short but not that short: at 1 ms a busy task delays timers, completions
 /// and wake-ups by 3 ms at most (measured; glommio's default of 100 ms delays them by 200 ms).
 const PREEMPT: Duration = Duration::from_millis(1);
-/// Memory that each of the three rings registers. Locked memory is scarce for ordinary users.
-const IO_MEMORY_BYTES: usize = 1 << 20;
+/// Memory that each of the three rings registers, for glommio's files, which are not used: the least
+/// that it takes. Locked memory is scarce for ordinary users.
+const IO_MEMORY_BYTES: usize = 64 << 10;
 /// Submissions that may wait in a ring.
 pub(crate) const RING_DEPTH: usize = 512;
 
