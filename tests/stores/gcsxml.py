@@ -86,7 +86,8 @@ class Store:
         cur = d.get(key)
         want = h.get("x-goog-if-generation-match")
         if "uploads" in query or "uploadId" in query:
-            return self.multipart(d, bucket, key, method, query, want, body, E)
+            meta = {k: v for k, v in h.items() if k.startswith("x-goog-meta-")}
+            return self.multipart(d, bucket, key, method, query, want, meta, body, E)
         if want is not None and method in ("PUT", "DELETE") or want is not None and cur:
             if not re.fullmatch(r"\d+", want):
                 return E(400, "InvalidArgument")
@@ -99,7 +100,7 @@ class Store:
         if method == "DELETE":
             del d[key]
             return answer(204)
-        gen, etag, data = cur
+        gen, etag, data, _ = cur
         if "if-match" in h and h["if-match"] not in ("*", etag):
             return E(412, "PreconditionFailed")
         if h.get("if-none-match") in ("*", etag):
@@ -117,13 +118,13 @@ class Store:
         out["Content-Length"] = str(len(data))
         return answer(200, None, data, out, method)
 
-    def put(self, d, key, data):
-        d[key] = (self.generation(), '"%s"' % hashlib.md5(data).hexdigest(), data)
+    def put(self, d, key, data, meta={}):
+        d[key] = (self.generation(), '"%s"' % hashlib.md5(data).hexdigest(), data, meta)
         return d[key]
 
     @staticmethod
     def headers(o):
-        return {"ETag": o[1], "x-goog-generation": str(o[0]), "x-goog-metageneration": "1"}
+        return dict(o[3], **{"ETag": o[1], "x-goog-generation": str(o[0]), "x-goog-metageneration": "1"})
 
     def listing(self, d, bucket, query):
         prefix, delim = query.get("prefix", ""), query.get("delimiter", "")
@@ -146,7 +147,7 @@ class Store:
                 last = group + "\U0010ffff"
                 out.append("<CommonPrefixes><Prefix>%s</Prefix></CommonPrefixes>" % escape(group))
             else:
-                gen, etag, data = d[k]
+                gen, etag, data, _ = d[k]
                 last = k
                 out.append("<Contents><Key>%s</Key><Generation>%d</Generation><MetaGeneration>1</MetaGeneration><ETag>%s</ETag><Size>%d</Size></Contents>"
                            % (escape(k), gen, escape(etag), len(data)))
@@ -155,12 +156,12 @@ class Store:
             escape(bucket), escape(prefix), "true" if more else "false", token, "".join(out))
         return answer(200, None, xml.encode(), {"Content-Type": "application/xml"})
 
-    def multipart(self, d, bucket, key, method, query, want, body, E):
+    def multipart(self, d, bucket, key, method, query, want, meta, body, E):
         if want is not None:
             return E(400, "InvalidArgument")
         if "uploads" in query and method == "POST":
             uid = uuid.uuid4().hex
-            self.uploads[uid] = (bucket, key, {})
+            self.uploads[uid] = (bucket, key, {}, meta)
             return answer(200, None, ("<InitiateMultipartUploadResult><UploadId>%s</UploadId></InitiateMultipartUploadResult>" % uid).encode())
         up = self.uploads.get(query.get("uploadId"))
         if not up or up[:2] != (bucket, key):
@@ -174,7 +175,7 @@ class Store:
         nums = [int(n) for n in re.findall(rb"<PartNumber>(\d+)</PartNumber>", body)]
         if any(n not in up[2] for n in nums) or not nums:
             return E(400, "InvalidPart")
-        o = self.put(d, key, b"".join(up[2][n] for n in nums))
+        o = self.put(d, key, b"".join(up[2][n] for n in nums), up[3])
         return answer(200, None, b"<CompleteMultipartUploadResult><ETag>%s</ETag></CompleteMultipartUploadResult>" % o[1].encode(), self.headers(o))
 
 

@@ -131,7 +131,7 @@ impl Dialect for Azure {
     }
 
     /// Blocks may be sent at once.
-    fn begin(&self, _key: &str) -> Option<Ask> {
+    fn begin(&self, _key: &str, _mark: &str) -> Option<Ask> {
         None
     }
 
@@ -159,6 +159,11 @@ impl Dialect for Azure {
 
     fn etag(&self, head: &response::Parts) -> Option<Etag> {
         canonical_etag(head.headers.get(ETAG)?.to_str().ok()?)
+    }
+
+    /// Never asked for: the list of an upload's blocks may be sent twice.
+    fn mark<'a>(&self, _head: &'a response::Parts) -> Option<&'a str> {
+        None
     }
 
     /// Never asked for: see [`Azure::begin`].

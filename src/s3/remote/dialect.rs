@@ -106,18 +106,21 @@ pub(crate) trait Dialect: Send + Sync {
     /// Lists 1,000 objects at most.
     fn list(&self, prefix: &str, from: From<'_>) -> Ask;
 
-    /// Begins an object that arrives in parts. `None`: nothing is to be asked; the name of the
-    /// upload is made here.
-    fn begin(&self, key: &str) -> Option<Ask>;
+    /// Begins an object that arrives in parts, and will carry `mark` as metadata. `None`: nothing
+    /// is to be asked, and the mark is the upload's name.
+    fn begin(&self, key: &str, mark: &str) -> Option<Ask>;
     /// One part of it. Parts count from 1.
     fn part(&self, key: &str, upload: &str, number: u32, body: Bytes) -> Ask;
-    /// Makes the object of its parts, whose tags are in order.
+    /// Makes the object of its parts, whose tags are in order. Where it may not be asked twice,
+    /// the object's mark tells whether it has.
     fn complete(&self, key: &str, upload: &str, tags: &[String]) -> Ask;
     /// Forgets the parts. `None`: the store forgets them by itself.
     fn abort(&self, key: &str, upload: &str) -> Option<Ask>;
 
     /// The version that an answer names; what [`Guard::Match`] takes.
     fn etag(&self, head: &response::Parts) -> Option<Etag>;
+    /// The mark of the object that was read.
+    fn mark<'a>(&self, head: &'a response::Parts) -> Option<&'a str>;
     /// The name of the upload that [`Dialect::begin`] began.
     fn upload(&self, body: &[u8]) -> Result<String, XmlFault>;
     /// What [`Dialect::complete`] wants of the answer to [`Dialect::part`].

@@ -20,6 +20,7 @@ use super::s3::S3;
 use super::xml::XmlFault;
 
 const IF_GENERATION: HeaderName = HeaderName::from_static("x-goog-if-generation-match");
+const MARK: HeaderName = HeaderName::from_static("x-goog-meta-upload");
 const GENERATION: &str = "x-goog-generation";
 const NOTHING: &str = "0";
 /// Matches nothing: generations are microseconds since 1970.
@@ -76,8 +77,10 @@ impl Dialect for Gcs {
         self.s3.list(prefix, from)
     }
 
-    fn begin(&self, key: &str) -> Option<Ask> {
-        self.s3.begin(key)
+    fn begin(&self, key: &str, mark: &str) -> Option<Ask> {
+        let mut ask = self.s3.begin(key, mark)?;
+        ask.headers.remove(super::s3::MARK);
+        Some(ask.header(MARK, mark))
     }
 
     fn part(&self, key: &str, upload: &str, number: u32, body: Bytes) -> Ask {
@@ -95,6 +98,10 @@ impl Dialect for Gcs {
     fn etag(&self, head: &response::Parts) -> Option<Etag> {
         let text = head.headers.get(GENERATION)?.to_str().ok()?.trim();
         is_generation(text).then(|| Etag::new(text))
+    }
+
+    fn mark<'a>(&self, head: &'a response::Parts) -> Option<&'a str> {
+        head.headers.get(MARK)?.to_str().ok()
     }
 
     fn upload(&self, body: &[u8]) -> Result<String, XmlFault> {

@@ -3,6 +3,9 @@
 //! Invariant: what is read is of one version, or an error; an object that is written appears whole
 //! or not at all. Each part is a request of its own, with the limits of the verb.
 //!
+//! The end of a write is asked for again when its answer is lost; the upload may be over by then. So
+//! each carries a mark, which the object has as metadata: who finds its own has made it.
+//!
 //! A write that fails or is given up takes its parts with it. It leaves them behind when the store
 //! cannot be told, or the process ends: buckets should have a rule that removes them ("abort
 //! incomplete multipart uploads").
@@ -21,7 +24,7 @@ use hyper::body::Incoming;
 use super::Call;
 use super::answer::{Failure, Refusal};
 use super::attempt::whole;
-use super::dialect::Code;
+use super::dialect::{Code, Part};
 use super::metrics::Verb;
 use super::object::Ranged;
 use crate::error::StoreError;
@@ -34,6 +37,14 @@ const PARTS_IN_FLIGHT: usize = 4;
 pub(super) const PARTS_MAX: u64 = 10_000;
 /// Of an answer that names an upload, or a new object.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
+
+/// An object that comes in parts.
+pub(super) struct Upload {
+    /// The store's name of it.
+    name: String,
+    /// What the object will carry, and no other one has.
+    mark: String,
+}
 
 impl Call<'_> {
     /// The bytes `wanted` of the version `tag`, which has them all; `read` are those before.
@@ -70,27 +81,29 @@ impl Call<'_> {
         Err(StoreError::Broken { key: self.key.to_owned(), what })
     }
 
-    /// Begins an object that comes in parts. Returns the name of the upload.
-    pub(super) async fn begin(&self) -> Result<String, Failure> {
+    /// Begins an object that comes in parts.
+    pub(super) async fn begin(&self) -> Result<Upload, Failure> {
         let dialect = &self.remote.dialect;
-        let Some(ask) = dialect.begin(self.key) else {
-            let random = getrandom::u64();
-            let random = random.map_err(|error| Failure::Unsigned(error.to_string()))?;
-            return Ok(format!("{random:016x}"));
+        let random = getrandom::u64();
+        let random = random.map_err(|error| Failure::Unsigned(error.to_string()))?;
+        let mark = format!("{random:016x}");
+        let Some(ask) = dialect.begin(self.key, &mark) else {
+            return Ok(Upload { name: mark.clone(), mark });
         };
         let read = async |response: Response<Incoming>| {
             let answer = whole(response, ANSWER_BYTES_MAX).await?;
             let upload = dialect.upload(&answer.body);
             upload.map_err(|fault| Failure::Malformed(format!("a new upload: {fault}")))
         };
-        self.repeated(Verb::Put, || ask.clone(), read).await
+        let name = self.repeated(Verb::Put, || ask.clone(), read).await?;
+        Ok(Upload { name, mark })
     }
 
     /// Sends what comes from `parts`, and makes the object if `is_whole` says at their end that
     /// they are all. Otherwise the upload is left, to be aborted.
     pub(super) async fn put_parts(
         &self,
-        upload: &str,
+        upload: &Upload,
         mut parts: impl Stream<Item = Bytes> + Unpin,
         is_whole: &Cell<bool>,
     ) -> Result<Etag, Failure> {
@@ -101,7 +114,7 @@ impl Call<'_> {
         });
         let numbered = until_failed.zip(stream::iter(1..));
         let mut sent = numbered
-            .map(|(part, number)| self.put_part(upload, number, part))
+            .map(|(part, number)| self.put_part(&upload.name, number, part))
             .buffered(PARTS_IN_FLIGHT);
         let (mut tags, mut fault) = (Vec::new(), None);
         // Those under way are waited for even so: one that arrives behind the abort would stay.
@@ -120,8 +133,12 @@ impl Call<'_> {
         if !is_whole.get() {
             return Err(Failure::NotSent(io::Error::other("whoever wrote it has given it up")));
         }
+        self.complete(upload, &tags).await
+    }
+
+    async fn complete(&self, upload: &Upload, tags: &[String]) -> Result<Etag, Failure> {
         let dialect = &self.remote.dialect;
-        let ask = dialect.complete(self.key, upload, &tags);
+        let ask = dialect.complete(self.key, &upload.name, tags);
         let read = async |response: Response<Incoming>| {
             let answer = whole(response, ANSWER_BYTES_MAX).await?;
             match dialect.completed(&answer.head, &answer.body) {
@@ -130,7 +147,22 @@ impl Call<'_> {
                 None => Err(Failure::Refused(Box::new(Refusal::of(&**dialect, &answer)))),
             }
         };
-        self.repeated(Verb::Put, || ask.clone(), read).await
+        match self.repeated(Verb::Put, || ask.clone(), read).await {
+            Err(failure) if !failure.did_not_apply() => self.made_by(upload).await.ok_or(failure),
+            end => end,
+        }
+    }
+
+    /// The version of the object, if it is what this upload has made.
+    async fn made_by(&self, upload: &Upload) -> Option<Etag> {
+        let dialect = &self.remote.dialect;
+        let make = || dialect.get(self.key, &Part::Range(0..1, None));
+        let read = async |response: Response<Incoming>| {
+            let answer = whole(response, ANSWER_BYTES_MAX).await?;
+            let is_ours = dialect.mark(&answer.head) == Some(&upload.mark);
+            Ok(if is_ours { dialect.etag(&answer.head) } else { None })
+        };
+        self.repeated(Verb::GetRange, make, read).await.ok()?
     }
 
     async fn put_part(&self, upload: &str, number: u32, body: Bytes) -> Result<String, Failure> {
@@ -145,8 +177,8 @@ impl Call<'_> {
     }
 
     /// Removes the parts of an upload.
-    pub(super) async fn abort(&self, upload: &str) {
-        let Some(ask) = self.remote.dialect.abort(self.key, upload) else { return };
+    pub(super) async fn abort(&self, upload: &Upload) {
+        let Some(ask) = self.remote.dialect.abort(self.key, &upload.name) else { return };
         let read = async |response| whole(response, ANSWER_BYTES_MAX).await.map(drop);
         match self.repeated(Verb::Delete, || ask.clone(), read).await {
             Err(failure) if failure.code() != Some(Code::NoSuchUpload) => {

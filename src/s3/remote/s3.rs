@@ -19,6 +19,7 @@ use super::xml::{self, XmlFault};
 use crate::{Entry, PAGE_ENTRIES_MAX};
 
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
+pub(super) const MARK: HeaderName = HeaderName::from_static("x-amz-meta-upload");
 
 /// A bucket that speaks S3.
 pub(crate) struct S3 {
@@ -134,9 +135,9 @@ impl Dialect for S3 {
         Ask::new(Method::GET, target)
     }
 
-    fn begin(&self, key: &str) -> Option<Ask> {
+    fn begin(&self, key: &str, mark: &str) -> Option<Ask> {
         let ask = Ask::new(Method::POST, format!("{}?uploads=", self.object(key)));
-        Some(with_body(ask, Bytes::new()))
+        Some(with_body(ask, Bytes::new()).header(MARK, mark))
     }
 
     fn part(&self, key: &str, upload: &str, number: u32, body: Bytes) -> Ask {
@@ -173,6 +174,10 @@ impl Dialect for S3 {
 
     fn etag(&self, head: &response::Parts) -> Option<Etag> {
         canonical_etag(head.headers.get(ETAG)?.to_str().ok()?)
+    }
+
+    fn mark<'a>(&self, head: &'a response::Parts) -> Option<&'a str> {
+        head.headers.get(MARK)?.to_str().ok()
     }
 
     fn upload(&self, body: &[u8]) -> Result<String, XmlFault> {

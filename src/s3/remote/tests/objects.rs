@@ -197,6 +197,37 @@ fn a_large_write_is_tried_again_when_its_end_fails_behind_a_good_head() {
     assert!(complete.contains("<ETag>\"part\"</ETag><PartNumber>2</PartNumber>"), "{complete}");
 }
 
+/// A store where the end of a large write is answered with "no such upload", and the object that is
+/// there carries the upload's mark, or another one.
+fn after_a_lost_end(is_ours: bool) -> Scripted {
+    let mut mark = "another".to_owned();
+    Scripted::start(move |asked| match asked.method.as_str() {
+        "POST" if asked.target.ends_with("?uploads=") => {
+            if is_ours {
+                mark = asked.header("x-amz-meta-upload").expect("a mark").to_owned();
+            }
+            let id = "<UploadId>u</UploadId>";
+            let name = "InitiateMultipartUploadResult";
+            say(200, &[], &format!("<{name}>{id}</{name}>"))
+        }
+        "POST" | "DELETE" => error(404, "NoSuchUpload"),
+        "PUT" => say(200, &[("ETag", "\"part\"")], ""),
+        _ => {
+            let range = ("Content-Range", "bytes 0-0/9");
+            say(206, &[("ETag", "\"made\""), ("x-amz-meta-upload", &mark), range], "x")
+        }
+    })
+}
+
+#[test]
+fn a_large_write_that_was_over_has_made_the_object_with_its_mark() {
+    let body = Bytes::from(vec![7; (8 << 20) + 1]);
+    let made = block_on(after_a_lost_end(true).bucket().put("a", body.clone()));
+    assert_eq!(made.expect("a write"), Etag::new("\"made\""));
+    let error = block_on(after_a_lost_end(false).bucket().put("a", body)).expect_err("another's");
+    assert!(error.to_string().contains("NoSuchUpload"), "{error}");
+}
+
 #[test]
 fn a_large_write_that_fails_takes_its_parts_back() {
     let store = Scripted::start(|asked| match asked.method.as_str() {

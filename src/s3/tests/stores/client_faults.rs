@@ -57,6 +57,26 @@ fn lost_answers_are_read_back_and_never_guessed() {
 }
 
 #[test]
+fn a_large_write_whose_end_was_not_answered_is_known_by_its_mark() {
+    for kind in [Kind::Seaweed, Kind::Ministack, Kind::Gcsxml, Kind::Azurite] {
+        let Some(proxy) = proxy(kind) else { continue };
+        let end = json!({"lose_response": 1.0, "match": r"\?uploadId=|comp=blocklist", "count": 1});
+        celld_rt::block_on(async {
+            let bucket = open_through(&proxy);
+            let before = bucket.put("large", vec![1; 9 << 20].into()).await.expect("a write");
+            tell(&proxy, |proxy| proxy.set(end)).await;
+            let body = vec![2; 9 << 20];
+            let etag = bucket.put("large", body.clone().into()).await;
+            assert_eq!(tell(&proxy, |proxy| proxy.met("lose-response")).await, 1, "{kind:?}");
+            let etag = etag.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            let object = bucket.get("large").await.expect("a read").expect("an object");
+            assert_ne!(before, etag, "{kind:?}");
+            assert_eq!((object.etag, object.body == body), (etag, true), "{kind:?}");
+        });
+    }
+}
+
+#[test]
 fn writes_that_arrive_late_are_not_taken_for_lost() {
     let faults = json!({"late_write": "0.2,1.0", "match": "counter"});
     let Some(unknown) = counts_through(Kind::Ministack, &faults, "late-write") else { return };
