@@ -1,6 +1,7 @@
 //! The floor: the same requests on hyper connections that are kept alive, with nothing around them.
 //!
-//! Each worker has a connection and a key of its own, and signs once.
+//! Each worker has a connection and a key of its own, and signs once. A connection that the store
+//! has closed is made anew before a request.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::target::{Client, Target, Verb, key};
 
 /// One connection.
 pub struct Bare {
+    address: SocketAddr,
     sender: SendRequest<Full<Bytes>>,
     path: String,
     headers: HeaderMap,
@@ -31,20 +33,25 @@ impl Bare {
     /// The store cannot be reached.
     pub async fn open(target: &Target, worker: usize) -> Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, target.port));
-        let stream = celld_rt::net::connect(&[address], Duration::from_secs(5)).await?;
-        let (sender, connection) = handshake(HyperIo::new(stream)).await?;
-        celld_rt::spawn(async move {
-            // Its end is seen by who sends.
-            let _ended = connection.await;
-        });
+        let sender = connect(address).await?;
         let key = key("bare", worker);
         let mut headers = HeaderMap::new();
         headers.insert(HOST, HeaderValue::try_from(address.to_string())?);
         for (name, value) in target.signed(&key) {
             headers.insert(name, HeaderValue::try_from(value)?);
         }
-        Ok(Self { sender, path: format!("/{BUCKET}/{key}"), headers, etag: None })
+        Ok(Self { address, sender, path: format!("/{BUCKET}/{key}"), headers, etag: None })
     }
+}
+
+async fn connect(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>> {
+    let stream = celld_rt::net::connect(&[address], Duration::from_secs(5)).await?;
+    let (sender, connection) = handshake(HyperIo::new(stream)).await?;
+    celld_rt::spawn(async move {
+        // Its end is seen by who sends.
+        let _ended = connection.await;
+    });
+    Ok(sender)
 }
 
 impl Client for Bare {
@@ -61,7 +68,9 @@ impl Client for Bare {
                 headers.insert(IF_MATCH, etag);
             }
         }
-        self.sender.ready().await?;
+        if self.sender.ready().await.is_err() {
+            self.sender = connect(self.address).await?;
+        }
         let (head, body) = self.sender.send_request(request).await?.into_parts();
         let body = body.collect().await?.to_bytes();
         ensure!(head.status == 200, "{}: {}", head.status, String::from_utf8_lossy(&body));

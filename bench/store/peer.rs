@@ -24,6 +24,8 @@ impl ObjectStore {
     /// # Errors
     /// The options make no sense.
     pub fn bucket(target: &Target) -> Result<Arc<AmazonS3>> {
+        // It makes a TLS client even for a store without TLS. A second time there is one already.
+        let _installed = rustls::crypto::ring::default_provider().install_default();
         let builder = AmazonS3Builder::new()
             .with_endpoint(target.endpoint())
             .with_allow_http(true)
