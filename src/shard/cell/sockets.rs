@@ -1,9 +1,11 @@
 //! The hibernatable WebSockets of a cell: they are the shard's, and stay while the cell is out of
 //! memory. What comes on one wakes the cell, unless an automatic response is set for it.
 //!
-//! Invariant: of one socket, the next message is delivered after the first turn of the one before.
+//! Invariant: of one socket, the next message is delivered after the first turn of the one before,
+//! and when most of what the cell has sent on it is on its way.
 //! While there are any, the cell stays this node's, in memory or not: its record is not released.
 
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -58,6 +60,9 @@ impl Cell {
                 continue;
             }
             let last = is_last(&event);
+            if !last {
+                poll_fn(|cx| sender.poll_caught_up(cx)).await;
+            }
             let (turn, first_turn) = rt::oneshot::channel();
             let (over, is_over) = rt::oneshot::channel();
             let arrived = SocketArrival { socket, happened: event, turn, over };

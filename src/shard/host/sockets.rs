@@ -4,7 +4,9 @@
 //! Invariant: an end is in the table until both directions are over, or whoever made it is: an
 //! event of the Worker, or a cell.
 
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use celld_rt as rt;
 use celld_v8host::{CellSlot, EventId, Input, Origin, SocketEvent, SocketId, SocketMessage};
@@ -95,6 +97,9 @@ impl Host {
         while let Some(event) = receiver.next().await {
             let is_gone = matches!(event, SocketEvent::Lost | SocketEvent::Failed(_));
             let is_last = is_last(&event);
+            if !is_last {
+                poll_fn(|cx| self.poll_caught_up(socket, cx)).await;
+            }
             // The next one comes after the turn of this one.
             let (turn, is_over) = rt::oneshot::channel();
             let gate = origin.cell.map(|slot| (slot, origin.section));
@@ -105,6 +110,11 @@ impl Host {
                 self.hears_no_more(socket, is_gone);
             }
         }
+    }
+
+    fn poll_caught_up(&self, socket: SocketId, cx: &mut Context<'_>) -> Poll<()> {
+        let table = self.table.borrow();
+        table.sockets.get(&socket).map_or(Poll::Ready(()), |near| near.sender.poll_caught_up(cx))
     }
 
     /// Nothing comes any more; `is_gone`: nor can anything be sent.

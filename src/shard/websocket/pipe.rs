@@ -17,6 +17,9 @@ use super::{is_last, weight};
 
 /// Who can wait, waits while this much is in the pipe.
 const WINDOW: usize = 64 << 10;
+/// Who answers what it hears hears nothing more while this much of what it has said is on its way,
+/// in the pipe and in front of it.
+const BEHIND_MAX: usize = 1 << 20;
 /// JavaScript may have this much waiting before its next message, in the pipe and in front of it.
 const WAITING_MAX: usize = 16 << 20;
 
@@ -60,6 +63,12 @@ struct Pipe {
     says: Option<Waker>,
     /// Waits until nothing is reserved.
     settles: Option<Waker>,
+}
+
+impl Pipe {
+    fn is_caught_up(&self) -> bool {
+        self.weight + self.reserved <= BEHIND_MAX
+    }
 }
 
 /// Where events go in.
@@ -121,6 +130,17 @@ impl Sender {
         Poll::Pending
     }
 
+    /// Ready when little enough waits for whoever says something to be asked for more, or when
+    /// nobody hears any more. An echo is as slow as its client reads, and not given up for it.
+    pub fn poll_caught_up(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut pipe = self.0.borrow_mut();
+        if pipe.nobody_hears || pipe.has_ended || pipe.is_caught_up() {
+            return Poll::Ready(());
+        }
+        pipe.says = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
     /// Makes room for something that will be pushed, or not, after [`Sender::unreserve`]. `false`:
     /// too much waits already.
     pub fn reserve(&self, weight: usize) -> bool {
@@ -134,12 +154,14 @@ impl Sender {
 
     /// Takes back what was reserved.
     pub fn unreserve(&self, weight: usize) {
-        let waker = {
+        let (settles, says) = {
             let mut pipe = self.0.borrow_mut();
             pipe.reserved = pipe.reserved.saturating_sub(weight);
-            if pipe.reserved == 0 { pipe.settles.take() } else { None }
+            let settles = if pipe.reserved == 0 { pipe.settles.take() } else { None };
+            let says = if pipe.is_caught_up() { pipe.says.take() } else { None };
+            (settles, says)
         };
-        if let Some(waker) = waker {
+        for waker in [settles, says].into_iter().flatten() {
             waker.wake();
         }
     }
@@ -214,7 +236,9 @@ impl Drop for Receiver {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Waker;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
 
     use celld_v8host::SocketMessage;
 
@@ -232,6 +256,18 @@ mod tests {
                 other => format!("{other:?}"),
             })
         })
+    }
+
+    /// A waker, and how often it was woken.
+    fn counting() -> (Waker, Arc<AtomicUsize>) {
+        struct Counter(Arc<AtomicUsize>);
+        impl Wake for Counter {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let woken = Arc::new(AtomicUsize::new(0));
+        (Waker::from(Arc::new(Counter(woken.clone()))), woken)
     }
 
     fn is_ready(sender: &Sender) -> Poll<bool> {
@@ -281,6 +317,30 @@ mod tests {
         assert!(a.sender.reserve(1));
         assert!(poll(&mut b.receiver).is_ready());
         assert_eq!(is_ready(&a.sender), Poll::Ready(true));
+    }
+
+    #[test]
+    fn who_answers_is_asked_for_more_when_little_waits() {
+        let (a, mut b) = connect();
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(a.sender.reserve(BEHIND_MAX));
+        assert!(a.sender.poll_caught_up(&mut cx).is_ready());
+        assert!(a.sender.reserve(1));
+        assert!(a.sender.poll_caught_up(&mut cx).is_pending());
+        let (waker, woken) = counting();
+        let mut counted = Context::from_waker(&waker);
+        assert!(a.sender.poll_caught_up(&mut counted).is_pending());
+        a.sender.unreserve(1);
+        assert_eq!(woken.load(Ordering::Relaxed), 1, "of what left the gate");
+        a.sender.push(text(&"x".repeat(BEHIND_MAX)));
+        a.sender.unreserve(BEHIND_MAX);
+        assert!(a.sender.poll_caught_up(&mut counted).is_pending());
+        assert!(poll(&mut b.receiver).is_ready());
+        assert_eq!(woken.load(Ordering::Relaxed), 2, "of what was heard");
+        assert!(a.sender.poll_caught_up(&mut counted).is_ready());
+        a.sender.push(text(&"x".repeat(2 * BEHIND_MAX)));
+        drop(b);
+        assert!(a.sender.poll_caught_up(&mut counted).is_ready(), "nobody hears any more");
     }
 
     #[test]
