@@ -300,7 +300,7 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
         }
         Message::Abandon { call } => {
             let is_asker = |reply: &Reply| matches!(reply, Reply::Shard(_, from, number) if (*from, *number) == (peer, call));
-            let _over_already = shard.disconnect(is_asker);
+            shard.abandon(is_asker);
         }
         Message::Operate(asked, tell) => shard.operate(asked, tell),
         Message::Pull { stream } => pull(shard, peer, stream),

@@ -18,7 +18,7 @@ use celld_core::wake::sleepers::{SLEEPERS_MAX, Sleepers};
 use celld_rt as rt;
 use celld_rt::Signals;
 use celld_s3::Bucket;
-use celld_v8host::{CallId, Failure, LoadError, Realm, Script, Target};
+use celld_v8host::{Failure, LoadError, Realm, Script, Target};
 use rustc_hash::FxHashMap;
 
 use crate::body::{Asked, Outcome, failure};
@@ -110,6 +110,8 @@ pub(crate) struct Shard {
     cells: RefCell<FxHashMap<CellId, Rc<Cell>>>,
     by_key: RefCell<FxHashMap<u64, Rc<Cell>>>,
     next_key: StdCell<u64>,
+    /// Numbers the calls of other nodes.
+    next_asker: StdCell<u64>,
     eviction: RefCell<Eviction<u64>>,
     pub sleepers: RefCell<Sleepers<CellId>>,
     /// Of cells that were reset while their alarm ran.
@@ -147,6 +149,7 @@ impl Shard {
             cells: RefCell::default(),
             by_key: RefCell::default(),
             next_key: StdCell::new(0),
+            next_asker: StdCell::new(0),
             eviction: RefCell::new(Eviction::new(facts.eviction)),
             sleepers: RefCell::new(Sleepers::new(SLEEPERS_MAX)),
             owed: RefCell::default(),
@@ -237,6 +240,13 @@ impl Shard {
         cell.wait_for(wanted);
     }
 
+    /// A number that no other call of another node has here.
+    pub fn number_asker(&self) -> u64 {
+        let number = self.next_asker.get();
+        self.next_asker.set(number + 1);
+        number
+    }
+
     /// A cell of this shard, in memory or not.
     pub fn cell(self: &Rc<Self>, id: CellId, class: &str) -> Rc<Cell> {
         let known = self.cells.borrow().get(&id).cloned();
@@ -303,18 +313,18 @@ impl Shard {
         self.status.has_cells(self.index, self.cells.borrow().len());
     }
 
-    /// JavaScript that asked a cell has given up: the cell's event hears of it. It is looked for, as
-    /// most calls are not given up and pay nothing for it.
-    pub fn abandon(self: &Rc<Self>, asker: &Rc<Host>, call: CallId) {
-        let is_asker = |reply: &Reply| reply.is_of_call(asker, call);
-        if !self.disconnect(is_asker) {
+    /// Who asked a cell has given up: the cell's event hears of it, here, on another shard or on
+    /// another node. It is looked for, as most calls are not given up and pay nothing for it.
+    pub fn abandon(self: &Rc<Self>, is_asker: impl Fn(&Reply) -> bool) {
+        let is_sent = || self.fleet.get().is_some_and(|fleet| fleet.sent.give_up(&is_asker));
+        if !self.disconnect(&is_asker) && !is_sent() {
             crate::router::abandon(self, is_asker);
         }
     }
 
     /// Tells the event whose answer is for who `is_asker` knows that nobody waits for it.
-    pub fn disconnect(&self, is_asker: impl Fn(&Reply) -> bool) -> bool {
-        let hosts = self.hosts.borrow().clone();
+    fn disconnect(&self, is_asker: impl Fn(&Reply) -> bool) -> bool {
+        let hosts = self.all_hosts();
         let found = hosts.iter().find_map(|host| Some((host, host.event_of(&is_asker)?)));
         if let Some((host, event)) = found {
             host.disconnected(event);
@@ -330,6 +340,11 @@ impl Shard {
     /// The global `fetch`, for a WebSocket.
     pub async fn open_socket(&self, asked: Asked) -> Outcome {
         self.outbound.open_socket(asked).await
+    }
+
+    /// The realms that take new events.
+    pub fn all_hosts(&self) -> Vec<Rc<Host>> {
+        self.hosts.borrow().clone()
     }
 
     /// The realm that takes new events of the Worker.

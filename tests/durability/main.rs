@@ -5,6 +5,7 @@
 mod support;
 
 mod addresses;
+mod calls;
 mod damage;
 mod disk;
 mod fleet;

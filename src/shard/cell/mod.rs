@@ -458,8 +458,9 @@ impl Cell {
     }
 
     fn deliver_arrivals(self: &Rc<Self>) {
+        let mut is_skipped = false;
         loop {
-            let (host, slot, arrival) = {
+            let (host, slot, arrival, is_given_up) = {
                 let mut state = self.state.borrow_mut();
                 let State { phase: Phase::Live(live), arrivals, ordered, .. } = &mut *state else {
                     return;
@@ -467,12 +468,19 @@ impl Cell {
                 if !live.is_open || live.is_moving || ordered.is_some() {
                     return;
                 }
-                let Some(arrival) = arrivals.pop_front() else { return };
-                if !matches!(arrival, Arrival::Order(_)) {
+                let Some(arrival) = arrivals.pop_front() else { break };
+                let is_given_up =
+                    matches!(&arrival, Arrival::Fetch(wanted) if wanted.reply.is_given_up());
+                if !is_given_up && !matches!(arrival, Arrival::Order(_)) {
                     live.busy += 1;
                 }
-                (live.host.clone(), live.slot, arrival)
+                (live.host.clone(), live.slot, arrival, is_given_up)
             };
+            if is_given_up {
+                // It has not run, and need not.
+                is_skipped = true;
+                continue;
+            }
             match arrival {
                 Arrival::Fetch(wanted) => {
                     let Wanted { asked, reply, .. } = *wanted;
@@ -484,6 +492,9 @@ impl Cell {
                 Arrival::Socket(arrived) => self.start_socket_event(&host, slot, *arrived),
                 Arrival::Order(ordered) => self.begin_order(ordered),
             }
+        }
+        if is_skipped {
+            self.rest_if_idle();
         }
     }
 

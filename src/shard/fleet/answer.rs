@@ -83,14 +83,17 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
     };
     let via = if head.token.is_some() { Via::Routed } else { Via::Placed };
     let (sender, receiver) = rt::oneshot::channel();
-    shard.fetch_cell(target, asked, Reply::Node(sender), via);
+    let number = shard.number_asker();
+    shard.fetch_cell(target, asked, Reply::Node(number, sender), via);
     let answered = async { Some(receiver.await) };
     let gone = async {
         reply.gone().await;
         None
     };
-    // The cell goes on without its caller, as if the response were lost on the way.
-    let Some(answered) = answered.or(gone).await else { return };
+    let Some(answered) = answered.or(gone).await else {
+        // The cell goes on without its caller, which its event hears of.
+        return shard.abandon(|reply| reply.is_of_node(number));
+    };
     let sent = match answered {
         Ok(Ok(outcome)) => send(reply, outcome, messages).await,
         Ok(Err(why)) => {

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a request that may have run is never sent again (`core::route`).
 
+use std::cell::{Cell as StdCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,11 +20,13 @@ use celld_rt as rt;
 use celld_v8host::{Encoding, Failure, Target};
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, LocalBoxStream};
+use rustc_hash::FxHashMap;
 
 use crate::body::{Answered, Flow, Outcome, failure};
 use crate::cell::Wanted;
 use crate::coding;
 use crate::fleet::Fleet;
+use crate::host::{Reply, gone_first};
 use crate::shard::{Shard, now};
 use crate::websocket::{self, handshake};
 
@@ -48,38 +51,95 @@ impl Destination {
     }
 }
 
+/// Requests that are with other nodes, by a number, and who gets their answers.
+#[derive(Default)]
+pub(crate) struct Sent {
+    /// Dropping the sender ends the task that waits for the answer.
+    requests: RefCell<FxHashMap<u64, (Reply, rt::oneshot::Sender<()>)>>,
+    next: StdCell<u64>,
+}
+
+impl Sent {
+    /// The other end is dropped when nobody waits for the answer any more.
+    fn keep(&self, reply: Reply) -> (u64, rt::oneshot::Receiver<()>) {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        let (cancel, cancelled) = rt::oneshot::channel();
+        self.requests.borrow_mut().insert(number, (reply, cancel));
+        (number, cancelled)
+    }
+
+    fn take(&self, number: u64) -> Option<Reply> {
+        self.requests.borrow_mut().remove(&number).map(|(reply, _)| reply)
+    }
+
+    /// Ends the request whose answer is for who `is_asker` knows. Returns whether there is one.
+    pub fn give_up(&self, is_asker: impl Fn(&Reply) -> bool) -> bool {
+        let mut requests = self.requests.borrow_mut();
+        let found = requests.iter().find(|(_, (reply, _))| is_asker(reply)).map(|(n, _)| *n);
+        // Dropped after the borrow: the task runs when its time has come.
+        let gone = found.and_then(|number| requests.remove(&number));
+        drop(requests);
+        gone.is_some()
+    }
+}
+
 /// Sends a request to another node, and its answer to who asked. What has not run there starts
 /// again here.
 pub(crate) fn send(shard: Rc<Shard>, target: Target, to: Destination, mut wanted: Box<Wanted>) {
     rt::spawn(async move {
         let Some(fleet) = shard.fleet.get() else { return wanted.reply.send(Err(nobody())) };
-        let Some(cell) = CellId::new(&target.namespace, &target.id) else {
-            unreachable!("who has sent it here has checked its name")
-        };
-        let error = match call(fleet, &cell, &target, &to, &mut wanted).await {
-            Ok(outcome) => return wanted.reply.send(outcome),
-            Err(error) => error,
-        };
-        wanted.attempt.failures += 1;
-        match &to {
-            Destination::Owner(route) => fleet.forget(&cell, route),
-            // Better here than nowhere.
-            Destination::Placed(_) => wanted.is_taken_here = true,
-        }
-        match after_failure(error, wanted.attempt, patience(&shard), now()) {
-            Next::Retry(at) => {
-                let wait = at.since(now());
-                if wait > Micros::ZERO {
-                    rt::sleep(Duration::from_micros(wait.as_micros())).await;
-                }
+        let reply = std::mem::replace(&mut wanted.reply, Reply::Nobody);
+        let (number, given_up) = fleet.sent.keep(reply);
+        let trying = attempt(&shard, fleet, &target, &to, &mut wanted);
+        let ended = gone_first(given_up, trying).await;
+        // Who has given up took the reply away.
+        let Some(reply) = fleet.sent.take(number) else { return };
+        match ended {
+            Some(Some(outcome)) => reply.send(outcome),
+            Some(None) => {
+                wanted.reply = reply;
                 shard.enter_again(target, *wanted);
             }
-            Next::GiveUp(why) => {
-                eprintln!("celld: cell {cell}: node {}: {why}", to.node());
-                wanted.reply.send(Err(gave_up(why)));
-            }
+            None => {}
         }
     });
+}
+
+/// `None`: the request has not run, and its time to start again has come.
+async fn attempt(
+    shard: &Shard,
+    fleet: &Fleet,
+    target: &Target,
+    to: &Destination,
+    wanted: &mut Wanted,
+) -> Option<Outcome> {
+    let Some(cell) = CellId::new(&target.namespace, &target.id) else {
+        unreachable!("who has sent it here has checked its name")
+    };
+    let error = match call(fleet, &cell, target, to, wanted).await {
+        Ok(outcome) => return Some(outcome),
+        Err(error) => error,
+    };
+    wanted.attempt.failures += 1;
+    match to {
+        Destination::Owner(route) => fleet.forget(&cell, route),
+        // Better here than nowhere.
+        Destination::Placed(_) => wanted.is_taken_here = true,
+    }
+    match after_failure(error, wanted.attempt, patience(shard), now()) {
+        Next::Retry(at) => {
+            let wait = at.since(now());
+            if wait > Micros::ZERO {
+                rt::sleep(Duration::from_micros(wait.as_micros())).await;
+            }
+            None
+        }
+        Next::GiveUp(why) => {
+            eprintln!("celld: cell {cell}: node {}: {why}", to.node());
+            Some(Err(gave_up(why)))
+        }
+    }
 }
 
 /// For how long a request looks for an owner: a takeover, and a little more.

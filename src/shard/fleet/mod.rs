@@ -24,6 +24,7 @@ use celld_peer::{Address, Link, Server};
 use rustc_hash::FxHashMap;
 
 use crate::shard::now;
+use forward::Sent;
 use members::Members;
 
 /// Of one shard.
@@ -33,6 +34,7 @@ pub(crate) struct Fleet {
     identity: Rc<Identity>,
     links: RefCell<FxHashMap<NodeId, Link>>,
     routes: RefCell<Routes<CellId>>,
+    pub sent: Sent,
 }
 
 impl Fleet {
@@ -52,6 +54,7 @@ impl Fleet {
             identity,
             links: RefCell::default(),
             routes: RefCell::new(Routes::new(ROUTES_MAX)),
+            sent: Sent::default(),
         })
     }
 

@@ -117,8 +117,8 @@ pub(crate) enum Reply {
     Call(Weak<Host>, CallId),
     /// Another shard, which has numbered its question.
     Shard(Weak<Shard>, usize, u64),
-    /// Another node, which wants to know whether the request has run.
-    Node(rt::oneshot::Sender<Result<Outcome, Refusal>>),
+    /// Another node, which wants to know whether the request has run. The number is the shard's.
+    Node(u64, rt::oneshot::Sender<Result<Outcome, Refusal>>),
     /// Nobody: the opening of a cell.
     Nobody,
 }
@@ -127,6 +127,21 @@ impl Reply {
     /// Whether it goes to this call of this realm.
     pub fn is_of_call(&self, host: &Rc<Host>, call: CallId) -> bool {
         matches!(self, Reply::Call(of, number) if *number == call && of.as_ptr() == Rc::as_ptr(host))
+    }
+
+    /// Whether it goes to this call of another node.
+    pub fn is_of_node(&self, number: u64) -> bool {
+        matches!(self, Reply::Node(of, _) if *of == number)
+    }
+
+    /// Whether it is known here that nobody waits for it any more.
+    pub fn is_given_up(&self) -> bool {
+        match self {
+            Reply::Task(sender) => sender.is_canceled(),
+            Reply::Node(_, sender) => sender.is_canceled(),
+            Reply::Call(host, call) => host.upgrade().is_none_or(|host| !host.waits_for(*call)),
+            Reply::Shard(..) | Reply::Nobody => false,
+        }
     }
 
     /// Delivers the outcome; a receiver that has gone away does not want it.
@@ -145,7 +160,7 @@ impl Reply {
                     shard.answer_peer(peer, call, outcome);
                 }
             }
-            Reply::Node(sender) => {
+            Reply::Node(_, sender) => {
                 let _gone = sender.send(Ok(outcome));
             }
             Reply::Nobody => {}
@@ -155,7 +170,7 @@ impl Reply {
     /// Says that the request has not run here and will not.
     pub fn refuse(self, why: Refusal) {
         match self {
-            Reply::Node(sender) => {
+            Reply::Node(_, sender) => {
                 let _gone = sender.send(Err(why));
             }
             Reply::Shard(shard, peer, call) => {
@@ -187,6 +202,11 @@ impl Host {
             retired: StdCell::new(false),
             broken: StdCell::new(false),
         })
+    }
+
+    /// Whether JavaScript still waits for the answer to a call.
+    fn waits_for(&self, call: CallId) -> bool {
+        self.table.borrow().calls.contains_key(&call)
     }
 
     /// Cells that live here.
@@ -532,7 +552,7 @@ impl Host {
         self.next_event.set(id.0 + 1);
         let reply = match reply {
             Reply::Nobody => None,
-            Reply::Task(_) | Reply::Call(..) | Reply::Shard(..) | Reply::Node(_) => Some(reply),
+            Reply::Task(_) | Reply::Call(..) | Reply::Shard(..) | Reply::Node(..) => Some(reply),
         };
         let event = Event {
             cell,

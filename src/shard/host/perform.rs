@@ -153,7 +153,7 @@ impl Host {
                 let waiting = self.table.borrow_mut().calls.remove(&call);
                 let asks_a_cell = waiting.is_some_and(|waiting| waiting.task.is_none());
                 if let (true, Some(shard)) = (asks_a_cell, self.shard.upgrade()) {
-                    shard.abandon(self, call);
+                    shard.abandon(|reply| reply.is_of_call(self, call));
                 }
             }
             HostCall::SetTimer { timer, origin, delay_ms } => {
