@@ -8,6 +8,9 @@ use futures_util::FutureExt as _;
 
 use crate::shield::shielded;
 
+/// A future of more bytes goes into a box before a task is made of it, which moves it several times.
+const MOVED_BYTES_MAX: usize = 256;
+
 /// A task whose result somebody waits for. Dropping it cancels the task.
 pub struct Task<T>(glommio::Task<Option<T>>);
 
@@ -21,16 +24,21 @@ impl<T> Task<T> {
 /// Starts a task that nobody waits for. A panic in it is reported and ends this task only.
 ///
 /// The task runs at once, up to its first wait: the caller may hold no borrow that it needs.
-pub fn spawn(future: impl Future<Output = ()> + 'static) {
-    glommio::spawn_local(async move {
-        guarded(future).await;
-    })
-    .detach();
+pub fn spawn<F: Future<Output = ()> + 'static>(future: F) {
+    if size_of::<F>() > MOVED_BYTES_MAX {
+        glommio::spawn_local(guarded(Box::pin(future))).detach();
+    } else {
+        glommio::spawn_local(guarded(future)).detach();
+    }
 }
 
 /// Starts a task whose result is wanted. It runs at once, as with [`spawn`].
-pub fn spawn_joined<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
-    Task(glommio::spawn_local(shielded(guarded(future))))
+pub fn spawn_joined<T: 'static, F: Future<Output = T> + 'static>(future: F) -> Task<T> {
+    Task(if size_of::<F>() > MOVED_BYTES_MAX {
+        glommio::spawn_local(shielded(guarded(Box::pin(future))))
+    } else {
+        glommio::spawn_local(shielded(guarded(future)))
+    })
 }
 
 /// Lets every other ready task run once.
@@ -38,14 +46,15 @@ pub async fn yield_now() {
     futures_lite::future::yield_now().await;
 }
 
-async fn guarded<T>(future: impl Future<Output = T>) -> Option<T> {
-    match AssertUnwindSafe(future).catch_unwind().await {
+/// Not an `async fn`, which would keep room for `future` twice.
+fn guarded<T>(future: impl Future<Output = T>) -> impl Future<Output = Option<T>> {
+    AssertUnwindSafe(future).catch_unwind().map(|end| match end {
         Ok(value) => Some(value),
         Err(panic) => {
             report_panic(&panic);
             None
         }
-    }
+    })
 }
 
 /// One line; the panic hook has already printed where.
