@@ -140,6 +140,11 @@ impl Server {
         Ok([first, second])
     }
 
+    /// The directory that is the bucket.
+    pub fn bucket(&self) -> PathBuf {
+        self.dir.join("bucket")
+    }
+
     /// Kills the process where it stands.
     ///
     /// # Errors
