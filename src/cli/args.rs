@@ -59,6 +59,7 @@ pub(crate) enum Stop {
   CELLD_NODE           --node
   CELLD_WATCH          --state
   CELLD_DURABILITY     --durability
+  CELLD_DRAIN_TIMEOUT  --drain-timeout
   CELLD_TTL_MS         life of this node's lease, 1000 to 600000 ms (default 10000)
   S3_ENDPOINT          --endpoint; AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL go before it
   AWS_REGION           --region; or AWS_DEFAULT_REGION
@@ -135,6 +136,10 @@ struct Top {
     /// milliseconds of rest after which a cell leaves memory (default 70000)
     #[argh(option, arg_name = "ms")]
     idle_evict_ms: Option<String>,
+
+    /// what a stop may take, as 25s or 1500ms: what still runs shortly before is cut off (default 25s)
+    #[argh(option, arg_name = "time")]
+    drain_timeout: Option<String>,
 
     #[argh(subcommand)]
     command: Option<Sub>,
@@ -327,6 +332,8 @@ pub(crate) struct Node {
     pub(crate) durability: Option<String>,
     /// `--idle-evict-ms`
     pub(crate) idle_evict_ms: Option<String>,
+    /// `--drain-timeout`
+    pub(crate) drain_timeout: Option<String>,
 }
 
 /// Options of each command that take a value, and those that do not: the pre-pass must know which
@@ -345,6 +352,7 @@ const VALUED: &[&str] = &[
     "--shards",
     "--durability",
     "--idle-evict-ms",
+    "--drain-timeout",
     "--port",
     "--host",
     "--env",
@@ -368,6 +376,7 @@ const TOP: &[&str] = &[
     "--shards",
     "--durability",
     "--idle-evict-ms",
+    "--drain-timeout",
     "--version",
     "--help",
 ];
@@ -456,6 +465,7 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
         shards,
         durability,
         idle_evict_ms,
+        drain_timeout,
         command,
     } = top;
     if version {
@@ -479,6 +489,7 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
             shards,
             durability,
             idle_evict_ms,
+            drain_timeout,
         }),
     })
 }

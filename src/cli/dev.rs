@@ -67,6 +67,7 @@ pub(crate) fn run(
         shards: settings.shards,
         lease_ttl: settings.lease_ttl,
         idle_evict: settings.idle_evict,
+        drain_timeout: None,
         is_dev: true,
         must_serve: typed.no_watch,
         ready: Box::new(move |address, serves| match serves {

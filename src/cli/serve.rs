@@ -17,6 +17,8 @@ use super::settings::{Access, NodeSettings};
 
 /// Life of a lease: a dead node's cells wait for this long, a slow bucket may take a third of it.
 pub(crate) const LEASE_TTL: Duration = Duration::from_secs(10);
+/// What a drain may take: less than Kubernetes and systemd wait.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 /// How often a node asks for a new deployment: one small read, and a deployment is live in seconds.
 const WATCH: Duration = Duration::from_secs(2);
 /// The same for a person who has just saved a file.
@@ -34,6 +36,7 @@ pub(crate) struct Serving {
     pub(crate) shards: usize,
     pub(crate) lease_ttl: Option<Duration>,
     pub(crate) idle_evict: Option<Duration>,
+    pub(crate) drain_timeout: Option<Duration>,
     pub(crate) is_dev: bool,
     pub(crate) must_serve: bool,
     pub(crate) ready: Ready,
@@ -44,8 +47,18 @@ pub(crate) struct Serving {
 /// # Errors
 /// It could not start.
 pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
-    let NodeSettings { bucket, listen, fleet, node, state, shards, lease_ttl, idle_evict, notes } =
-        settings;
+    let NodeSettings {
+        bucket,
+        listen,
+        fleet,
+        node,
+        state,
+        shards,
+        lease_ttl,
+        idle_evict,
+        drain_timeout,
+        notes,
+    } = settings;
     super::notes(&notes);
     let bucket = bucket.open(Access::Write)?;
     let place = bucket.to_string();
@@ -70,6 +83,7 @@ pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
         shards,
         lease_ttl,
         idle_evict,
+        drain_timeout,
         is_dev: false,
         must_serve: false,
         ready: Box::new(ready),
@@ -100,6 +114,7 @@ pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
         state,
         shards,
         ttl: Micros::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+        drain_limit: serving.drain_timeout.unwrap_or(DRAIN_TIMEOUT),
         watch: if is_dev { WATCH_DEV } else { WATCH },
         log_requests: is_dev,
         is_dev,
@@ -112,7 +127,7 @@ pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
     match exit {
         Exit::Drained => Ok(ExitCode::SUCCESS),
         Exit::Cut => {
-            eprintln!("celld: stopped before all requests had finished");
+            eprintln!("celld: stopped before everything was handed over");
             std::process::exit(i32::from(super::FAILED));
         }
         Exit::Fenced(Loss::Occupied) => {

@@ -26,6 +26,10 @@ const TTL_MS_MIN: u64 = 1_000;
 const TTL_MS_MAX: u64 = 600_000;
 /// The longest rest of a cell in memory: a day is forever.
 const IDLE_MS_MAX: u64 = 86_400_000;
+/// The shortest drain: a few writes to the bucket.
+const DRAIN_MS_MIN: u64 = 500;
+/// The longest.
+const DRAIN_MS_MAX: u64 = 3_600_000;
 /// More shards than any machine has cores is a slip of the finger.
 const SHARDS_MAX: usize = 1_024;
 
@@ -43,6 +47,8 @@ pub(crate) struct NodeSettings {
     pub(crate) lease_ttl: Option<Duration>,
     /// How long a cell may rest in memory, if not the default.
     pub(crate) idle_evict: Option<Duration>,
+    /// What a drain may take, if not the default.
+    pub(crate) drain_timeout: Option<Duration>,
     /// What the person should know, one line each.
     pub(crate) notes: Vec<String>,
 }
@@ -157,6 +163,7 @@ pub(crate) fn node(
         shards: shards(typed.shards)?,
         lease_ttl: lease_ttl(environment)?,
         idle_evict: idle_evict(typed.idle_evict_ms)?,
+        drain_timeout: drain_timeout(typed.drain_timeout, environment)?,
         notes,
     })
 }
@@ -312,6 +319,22 @@ fn idle_evict(typed: Option<String>) -> Result<Option<Duration>, SettingError> {
     Ok(Some(Duration::from_millis(ms)))
 }
 
+fn drain_timeout(
+    typed: Option<String>,
+    environment: Environment<'_>,
+) -> Result<Option<Duration>, SettingError> {
+    let given = given("--drain-timeout", typed, "CELLD_DRAIN_TIMEOUT", environment);
+    let Some(given) = given else { return Ok(None) };
+    let (number, unit) = match given.value.strip_suffix("ms") {
+        Some(number) => (number, 1),
+        None => (given.value.strip_suffix('s').unwrap_or(&given.value), 1_000),
+    };
+    let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    let ms = ms.filter(|ms| (DRAIN_MS_MIN..=DRAIN_MS_MAX).contains(ms));
+    let ms = ms.ok_or_else(|| given.bad("a time from 500ms to 3600s, as 25s"))?;
+    Ok(Some(Duration::from_millis(ms)))
+}
+
 fn address(given: &Given) -> Result<SocketAddr, SettingError> {
     let local = given.value.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
     let any = given.value.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));
@@ -369,6 +392,7 @@ mod tests {
             ("CELLD_WATCH", "/state"),
             ("CELLD_DURABILITY", "bucket"),
             ("CELLD_TTL_MS", "5000"),
+            ("CELLD_DRAIN_TIMEOUT", "1500ms"),
         ];
         let from_environment = with(args::Node::default(), PAIRS).expect("good");
         assert_eq!(
@@ -380,6 +404,7 @@ mod tests {
             ("file:///b", Some("/state"))
         );
         assert_eq!(from_environment.lease_ttl, Some(Duration::from_secs(5)));
+        assert_eq!(from_environment.drain_timeout, Some(Duration::from_millis(1_500)));
         let typed = args::Node {
             bucket: BucketArgs { bucket: Some("file:///typed".into()), ..BucketArgs::default() },
             listen: Some("[::1]:2".into()),
@@ -387,6 +412,7 @@ mod tests {
             state: Some("typed".into()),
             shards: Some("3".into()),
             idle_evict_ms: Some("250".into()),
+            drain_timeout: Some("7".into()),
             ..args::Node::default()
         };
         let typed = with(typed, PAIRS).expect("good");
@@ -396,6 +422,7 @@ mod tests {
         );
         assert_eq!((typed.state.to_str(), typed.shards), (Some("typed"), 3));
         assert_eq!(typed.idle_evict, Some(Duration::from_millis(250)));
+        assert_eq!(typed.drain_timeout, Some(Duration::from_secs(7)));
     }
 
     #[test]
@@ -425,6 +452,10 @@ mod tests {
             ),
             (&[BUCKET, ("CELLD_NODE", "Node_1")], ["CELLD_NODE=\"Node_1\"", "a-z, 0-9 and -"]),
             (&[BUCKET, ("CELLD_TTL_MS", "10s")], ["CELLD_TTL_MS=\"10s\"", "from 1000 to 600000"]),
+            (
+                &[BUCKET, ("CELLD_DRAIN_TIMEOUT", "1m")],
+                ["CELLD_DRAIN_TIMEOUT=\"1m\"", "from 500ms to 3600s"],
+            ),
             (&[BUCKET, ("CELLD_TTL_MS", "999")], ["CELLD_TTL_MS=\"999\"", "from 1000 to 600000"]),
             (
                 &[BUCKET, ("CELLD_DURABILITY", "raft")],

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a cell is handed over only when nothing runs in it, until the time is nearly over.
 //! The right to act is given up last, after every cell has gone, so that nobody takes a cell that
-//! is still served.
+//! is still served. A cell or a request that comes before it is given up puts that off.
 //! Units: µs of this process.
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -13,6 +13,10 @@ use crate::time::{Micros, Mono};
 /// The time that is left for those that were cut off: to prove what they wrote, and to give up the
 /// lease. Of a short limit, a third.
 const RESERVE: Micros = Micros::from_secs(4);
+
+/// The part of the limit for which cells are kept from new work. It is longer than nearly every
+/// request.
+const QUIET_PART: u64 = 5;
 
 /// How to drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +29,14 @@ pub struct Limits {
     /// Cells that are handed over at a time: each is a few requests to the bucket here, and a
     /// cold start elsewhere.
     pub handovers_max: usize,
+}
+
+impl Limits {
+    /// What still runs this long after the beginning is cut off.
+    pub fn cut_after(self) -> Micros {
+        let third = Micros::from_micros(self.limit.as_micros() / 3);
+        self.limit - RESERVE.min(third)
+    }
 }
 
 impl Default for Limits {
@@ -41,6 +53,8 @@ pub struct Drain<K> {
     limits: Limits,
     begun: Mono,
     phase: Phase,
+    /// What still ran is cut off, and so is what still comes.
+    is_cutting: bool,
     cells: BTreeMap<K, State>,
     /// Idle cells in the order in which they became so; some may be busy again or gone.
     idle: VecDeque<K>,
@@ -53,8 +67,7 @@ pub struct Drain<K> {
 enum Phase {
     Serving,
     Draining,
-    /// What still runs is cut off.
-    Cutting,
+    /// Nothing is left: the lease may be given up.
     Retiring,
     Over,
 }
@@ -99,7 +112,7 @@ pub enum Effect<K> {
     CutOff(K),
     /// End the requests that entered here.
     CutRequests,
-    /// Give up the lease, and tell `Retired`.
+    /// Nothing is left. Give up the lease, unless something comes first, and tell `Retired`.
     Retire,
     /// Leave the process.
     Exit(Exit),
@@ -123,6 +136,7 @@ impl<K: Copy + Ord> Drain<K> {
             limits,
             begun: Mono::default(),
             phase: Phase::Serving,
+            is_cutting: false,
             cells: BTreeMap::new(),
             idle: VecDeque::new(),
             handovers: 0,
@@ -133,22 +147,46 @@ impl<K: Copy + Ord> Drain<K> {
     pub fn is_serving(&self) -> bool {
         self.phase == Phase::Serving
     }
+    /// Whether nothing is left, so that the lease may be given up.
+    pub fn is_retiring(&self) -> bool {
+        self.phase == Phase::Retiring
+    }
+    /// Whether a request that another node sends is to be turned away. `is_here`: its cell is in
+    /// memory.
+    ///
+    /// At first, one for a cell that is here: a cell that is asked all the time would never leave.
+    /// A cell that works for longer is served again: what it waits for may come back to it through
+    /// another node. One that is not here is served, if it is ours: until the lease is given up
+    /// nobody else can.
+    pub fn turns_away(&self, now: Mono, is_here: bool) -> bool {
+        let quiet = Micros::from_micros(self.limits.limit.as_micros() / QUIET_PART);
+        self.phase != Phase::Serving && (self.is_cutting || (is_here && now < self.begun + quiet))
+    }
     /// Takes the event in, then hands over what may go.
     pub fn on_event(&mut self, now: Mono, event: Event<K>, effects: &mut Vec<Effect<K>>) {
         match event {
             Event::Busy(cell) => {
                 self.turn(cell, Some(State::Busy));
-                if self.phase == Phase::Cutting {
+                self.come_back();
+                if self.phase == Phase::Draining && self.is_cutting {
                     self.cut_off(cell, effects);
                 }
             }
-            Event::Idle(cell) => self.turn(cell, Some(State::Idle)),
+            Event::Idle(cell) => {
+                self.turn(cell, Some(State::Idle));
+                self.come_back();
+            }
             Event::Gone(cell) => self.turn(cell, None),
-            Event::Requests(count) => self.requests = count,
+            Event::Requests(count) => {
+                self.requests = count;
+                if count > 0 && !self.is_cutting {
+                    self.come_back();
+                }
+            }
             Event::Started => self.start(now, effects),
             Event::TimerFired => self.look(now, effects),
             Event::Retired => {
-                if self.phase == Phase::Retiring {
+                if matches!(self.phase, Phase::Draining | Phase::Retiring) {
                     self.phase = Phase::Over;
                     effects.push(Effect::Exit(Exit::Clean));
                 }
@@ -156,10 +194,15 @@ impl<K: Copy + Ord> Drain<K> {
         }
         self.go_on(now, effects);
     }
+    /// Something has come before the lease was given up.
+    fn come_back(&mut self) {
+        if self.phase == Phase::Retiring {
+            self.phase = Phase::Draining;
+        }
+    }
     /// When what still runs is cut off.
     fn cut_at(&self) -> Mono {
-        let third = Micros::from_micros(self.limits.limit.as_micros() / 3);
-        self.begun + (self.limits.limit - RESERVE.min(third))
+        self.begun + self.limits.cut_after()
     }
     fn start(&mut self, now: Mono, effects: &mut Vec<Effect<K>>) {
         if self.phase != Phase::Serving {
@@ -181,9 +224,11 @@ impl<K: Copy + Ord> Drain<K> {
             self.phase = Phase::Over;
             return effects.push(Effect::Exit(Exit::Cut));
         }
-        if self.phase == Phase::Draining && now >= self.cut_at() {
-            self.phase = Phase::Cutting;
-            effects.push(Effect::CutRequests);
+        if !self.is_cutting && now >= self.cut_at() {
+            self.is_cutting = true;
+            if self.phase == Phase::Draining {
+                effects.push(Effect::CutRequests);
+            }
             let busy = self.cells.iter().filter(|(_, state)| **state == State::Busy);
             let busy: Vec<K> = busy.map(|(cell, _)| *cell).collect();
             for cell in busy {
@@ -199,7 +244,7 @@ impl<K: Copy + Ord> Drain<K> {
         effects.push(Effect::CutOff(cell));
     }
     fn go_on(&mut self, now: Mono, effects: &mut Vec<Effect<K>>) {
-        if !matches!(self.phase, Phase::Draining | Phase::Cutting) {
+        if self.phase != Phase::Draining {
             return;
         }
         while self.handovers < self.limits.handovers_max
@@ -211,7 +256,7 @@ impl<K: Copy + Ord> Drain<K> {
             }
         }
         let has_lingered = now >= self.begun + self.limits.linger;
-        let is_quiet = self.requests == 0 || self.phase == Phase::Cutting;
+        let is_quiet = self.requests == 0 || self.is_cutting;
         if self.cells.is_empty() && is_quiet && has_lingered {
             self.phase = Phase::Retiring;
             effects.push(Effect::Retire);
@@ -332,6 +377,38 @@ mod tests {
         assert_eq!(case.at(0, Started), [Unhealthy, SetTimer(second(3))]);
         assert_eq!(case.at(1, Requests(0)), []);
         assert_eq!(case.at(3, TimerFired), [SetTimer(second(21)), Retire]);
+    }
+
+    #[test]
+    fn what_comes_before_the_lease_is_given_up_puts_that_off() {
+        let mut case = Case::new(0, 0);
+        assert_eq!(case.at(0, Started), [Unhealthy, SetTimer(second(21)), Retire]);
+        assert!(case.0.is_retiring());
+        assert_eq!(case.at(1, Busy(4)), []);
+        assert!(!case.0.is_retiring());
+        assert_eq!(case.at(2, Idle(4)), [HandOver(4)]);
+        assert_eq!(case.at(2, Gone(4)), [Retire]);
+        assert_eq!(case.at(3, Requests(1)), []);
+        assert!(!case.0.is_retiring());
+        assert_eq!(case.at(4, Requests(0)), [Retire]);
+        // When the time is over it is cut off, as what was there before.
+        assert_eq!(case.at(21, TimerFired), [SetTimer(second(25))]);
+        assert_eq!(case.at(22, Busy(5)), [CutOff(5)]);
+        assert_eq!(case.at(22, Gone(5)), [Retire]);
+        assert_eq!(case.at(23, Retired), [Leave(Exit::Clean)]);
+        assert_eq!(case.at(23, Busy(6)), []);
+    }
+
+    #[test]
+    fn a_cell_that_is_asked_all_the_time_can_leave_and_one_that_waits_for_itself_gets_done() {
+        let mut case = Case::new(0, 1);
+        assert!(!case.0.turns_away(second(0), true));
+        case.at(0, Started);
+        assert!(case.0.turns_away(second(0), true));
+        assert!(!case.0.turns_away(second(0), false), "nobody else can serve it");
+        assert!(!case.0.turns_away(second(5), true), "it may be what the cell waits for");
+        case.at(21, TimerFired);
+        assert!(case.0.turns_away(second(21), true) && case.0.turns_away(second(21), false));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use hyper::service::service_fn;
 use crate::address::{Refusal, url_of};
 use crate::body::{Answered, Asked, BodyError, Flow, HttpBody, SocketBody, failure};
 use crate::coding::recode;
+use crate::drain::Entered;
 use crate::shard::Shard;
 use crate::socket::ClientSocket;
 use crate::websocket::codec::Role;
@@ -49,6 +50,8 @@ const HEAD_LIMIT: Duration = Duration::from_secs(30);
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// A host that has answered nothing for this long, not even the kernel's probes, is gone.
 const SILENCE_LIMIT: Duration = Duration::from_secs(120);
+/// For the answers of requests that are cut off because the node stops.
+const CUT_GRACE: Duration = Duration::from_millis(500);
 /// Health for load balancers and supervisors; the only path that is not the application's.
 pub(crate) const HEALTH_PATH: &str = "/.well-known/celld/health";
 /// Only for `celld dev`.
@@ -64,11 +67,10 @@ pub(crate) async fn serve(shard: Rc<Shard>, listener: rt::net::TcpListener) {
         };
         let Some(stream) = accepted.or(draining).await else { return };
         let shard = shard.clone();
-        shard.connections.set(shard.connections.get() + 1);
-        let guard = Connection(shard.clone());
+        let entered = Entered::new(&shard);
         rt::spawn(async move {
             let upgraded = connection(&shard, stream).await;
-            drop(guard);
+            drop(entered);
             if let Some(wire) = upgraded {
                 speak(&shard, wire).await;
             }
@@ -76,16 +78,7 @@ pub(crate) async fn serve(shard: Rc<Shard>, listener: rt::net::TcpListener) {
     }
 }
 
-/// Counts one open connection, also when its task ends with a panic.
-struct Connection(Rc<Shard>);
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.0.connections.set(self.0.connections.get() - 1);
-    }
-}
-
-/// Counts one WebSocket, as [`Connection`] does.
+/// Counts one WebSocket, also when its task ends with a panic.
 struct Speaking(Rc<Shard>);
 
 impl Drop for Speaking {
@@ -98,7 +91,7 @@ impl Drop for Speaking {
 async fn speak(shard: &Rc<Shard>, wire: Wire<ClientSocket>) {
     shard.wires.set(shard.wires.get() + 1);
     let _guard = Speaking(shard.clone());
-    wire.run(shard.leaving.wait()).await;
+    wire.run(shard.closing.wait()).await;
 }
 
 /// The two ends of a connection.
@@ -144,7 +137,18 @@ async fn connection(shard: &Rc<Shard>, stream: rt::net::TcpStream) -> Option<Wir
     };
     if !finished.or(draining).await {
         Pin::new(&mut served).graceful_shutdown();
-        tell_if_ours(poll_fn(|cx| served.poll_without_shutdown(cx)).await);
+        let finished = async {
+            tell_if_ours(poll_fn(|cx| served.poll_without_shutdown(cx)).await);
+            true
+        };
+        let cut = async {
+            shard.cutting.wait().await;
+            rt::sleep(CUT_GRACE).await;
+            false
+        };
+        if !finished.or(cut).await {
+            return None;
+        }
     }
     let parts = served.into_parts();
     let mut socket = parts.io.into_inner();

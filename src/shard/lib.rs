@@ -12,6 +12,7 @@ mod cell;
 mod client;
 mod coding;
 pub mod deployment;
+mod drain;
 mod fleet;
 mod host;
 mod identity;

@@ -16,7 +16,7 @@ use celld_core::fleet::FleetRecord;
 use celld_core::lease::{Loss, Record};
 use celld_core::node::{DiskId, NodeId, SessionId};
 use celld_core::ownership::Owner;
-use celld_core::time::Micros;
+use celld_core::time::{Micros, Mono};
 use celld_core::wake::{Entry, Verdict};
 use celld_rt as rt;
 use celld_rt::{Placement, Signals, Stop};
@@ -25,6 +25,7 @@ use celld_v8host::{DurableObjectBinding, Module, ModuleKind, Script};
 use futures_util::{SinkExt as _, StreamExt as _};
 
 use crate::deployment::{self, Deployment};
+use crate::drain::{Board, end_long_turns};
 use crate::fleet::members::Members;
 use crate::fleet::{self, Fleet, answer};
 use crate::identity::Identity;
@@ -32,7 +33,7 @@ use crate::ingress;
 use crate::lease;
 use crate::reach::{self, check_address, internal_address};
 use crate::router::{self, Message, Peers};
-use crate::shard::{Authority, Leave, NodeFacts, Shard, random};
+use crate::shard::{Authority, NodeFacts, Shard, now, random};
 use crate::status::Status;
 
 mod error;
@@ -66,6 +67,8 @@ pub struct NodeOptions {
     pub shards: usize,
     /// What a write of the lease grants.
     pub ttl: Micros,
+    /// What a drain may take before the process ends all the same.
+    pub drain_limit: Duration,
     /// How often the bucket is asked for a new deployment.
     pub watch: Duration,
     /// One line on stderr for each request.
@@ -102,9 +105,9 @@ pub type Ready = Box<dyn FnMut(SocketAddr, Result<&str, &str>) + Send>;
 /// How a node's life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It was asked to stop, and everything was handed back.
+    /// It was asked to stop, and everything was handed back; what ran for too long was cut off.
     Drained,
-    /// It was asked to stop, and ran out of time or patience.
+    /// It was asked to stop, and ran out of time or patience before everything was handed back.
     Cut,
     /// Its right to own cells ended. The process must end at once and write nothing.
     Fenced(Loss),
@@ -118,7 +121,10 @@ enum Order {
     Visit(Entry, rt::oneshot::Sender<Verdict>),
     /// Reach the other nodes, and let them reach this one.
     Join(Arc<FleetRecord>, Option<SocketAddr>, rt::oneshot::Sender<Result<(), NodeError>>),
-    Leave(Leave, rt::oneshot::Sender<bool>),
+    /// Hand the cells over, and say on the board when nothing is left.
+    Drain(Arc<Board>),
+    /// Close what is still open.
+    Close(rt::oneshot::Sender<()>),
 }
 
 /// Runs a node until it is told to stop or must fence itself.
@@ -143,6 +149,7 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
         shards: options.shards,
         state: options.state.clone(),
         patience: celld_core::proof::PATIENCE_DEFAULT,
+        drain_limit: options.drain_limit,
         identity,
         ttl: options.ttl,
         cells_per_isolate: options.cells_per_isolate,
@@ -158,7 +165,7 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
     let members = Arc::new(Members::new(options.ttl));
     let common = Common { facts, authority, status, members, bucket: options.bucket.clone() };
     let (orders, threads) = start_shards(&common)?;
-    let node = Node { common, orders, listen, internal, signals, options };
+    let node = Node { common, orders, listen, internal, signals, options, stopped_at: None };
     let io = rt::spawn_thread("io", Placement::Floating, Duration::ZERO, move || node.run())?;
     let exit = io.join().ok().flatten();
     match exit {
@@ -256,8 +263,14 @@ async fn run_shard(
             Order::Join(record, listen, done) => {
                 let _gone = done.send(join_fleet(&shard, &record, listen));
             }
-            Order::Leave(step, done) => {
-                let _gone = done.send(shard.leave(step).await);
+            // Others may need what goes through here until all are through: the orders end then.
+            Order::Drain(board) => shard.drain(board),
+            Order::Close(done) => {
+                let shard = shard.clone();
+                rt::spawn(async move {
+                    shard.close().await;
+                    let _gone = done.send(());
+                });
             }
         }
     }
@@ -294,6 +307,8 @@ struct Node {
     internal: Option<(SocketAddr, String)>,
     signals: Signals,
     options: NodeOptions,
+    /// When the drain has begun.
+    stopped_at: Option<Mono>,
 }
 
 impl Node {
@@ -340,7 +355,7 @@ impl Node {
             if let Ok(Exit::Drained) = exit {
                 // Nothing is owned any more: others need not wait for the lease to end.
                 let _lost = retire.send(());
-                rt::sleep(RETIRE_LIMIT).await;
+                rt::sleep(RETIRE_LIMIT.min(self.time_left())).await;
             }
             exit
         };
@@ -427,7 +442,7 @@ impl Node {
             }
         }
         drop(scan);
-        self.drain().await
+        Ok(self.drain().await)
     }
 
     /// Which node of the fleet this is; a node that knows of no other is the first.
@@ -511,40 +526,52 @@ impl Node {
         Ok(())
     }
 
-    async fn drain(&self) -> Result<Exit, NodeError> {
+    /// Of the drain.
+    fn time_left(&self) -> Duration {
+        let spent = self.stopped_at.map_or(Micros::ZERO, |at| now().since(at));
+        self.options.drain_limit.saturating_sub(Duration::from_micros(spent.as_micros()))
+    }
+
+    async fn drain(&mut self) -> Exit {
+        self.stopped_at = Some(now());
         eprintln!("celld: stopping: requests finish, cells go back to the bucket");
         self.common.status.drains();
-        let all = async {
-            self.leave(Leave::Clients).await;
-            // What goes on in the background on one shard may call a cell of another.
-            while self.leave(Leave::Cells).await {}
-            self.leave(Leave::Sockets).await;
-            self.leave(Leave::Peers).await;
-            Exit::Drained
-        };
-        let signals = self.signals.clone();
+        let (signals, status) = (self.signals.clone(), self.common.status.clone());
         let impatient = async {
             signals.wait(Stop::Now).await;
             Exit::Cut
         };
-        let ended = rt::timeout(DRAIN_LIMIT, futures_lite::future::race(all, impatient)).await;
-        Ok(ended.unwrap_or(Exit::Cut))
+        let limit = self.options.drain_limit;
+        let handed_over = async {
+            futures_lite::future::or(self.hand_over(), end_long_turns(limit)).await;
+            Exit::Drained
+        };
+        let ended = rt::timeout(limit, futures_lite::future::race(handed_over, impatient)).await;
+        let exit = ended.unwrap_or(Exit::Cut);
+        if exit == Exit::Cut {
+            let cells = status.load().cells;
+            eprintln!("celld: {cells} cells are left; others take them when the lease is over");
+        }
+        exit
     }
 
-    /// A step of the drain, on all shards at once. Returns whether one had something to do.
-    async fn leave(&self, step: Leave) -> bool {
-        let mut steps = Vec::new();
+    /// Until nothing is left on any shard, and nothing is open.
+    async fn hand_over(&self) {
+        let (board, all_quiet) = Board::new(self.orders.len());
         for shard in 0..self.orders.len() {
-            let (done, is_done) = rt::oneshot::channel();
-            self.order(shard, Order::Leave(step, done)).await;
-            steps.push(is_done);
+            self.order(shard, Order::Drain(board.clone())).await;
         }
-        let mut had_any = false;
-        for is_done in steps {
-            // A shard that has ended has nothing.
-            had_any |= is_done.await.unwrap_or(false);
+        // Only shards that are gone say nothing any more.
+        let _gone = all_quiet.await;
+        let mut closed = Vec::new();
+        for shard in 0..self.orders.len() {
+            let (done, is_closed) = rt::oneshot::channel();
+            self.order(shard, Order::Close(done)).await;
+            closed.push(is_closed);
         }
-        had_any
+        for is_closed in closed {
+            let _gone = is_closed.await;
+        }
     }
 }
 

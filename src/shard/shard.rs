@@ -8,8 +8,10 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use celld_core::cell::CellId;
+use celld_core::drain;
 use celld_core::eviction::{self, Eviction};
 use celld_core::ownership::Owner;
 use celld_core::route::Refusal;
@@ -25,6 +27,7 @@ use crate::body::{Asked, Outcome, failure};
 use crate::cell::alarm::Owed;
 use crate::cell::{Cell, Via, Wanted};
 use crate::client::Client;
+use crate::drain::Leaving;
 use crate::fleet::Fleet;
 use crate::fleet::forward::{self, Destination};
 use crate::fleet::members::Members;
@@ -77,6 +80,8 @@ pub(crate) struct NodeFacts {
     pub shards: usize,
     pub state: std::path::PathBuf,
     pub patience: Micros,
+    /// What a drain may take.
+    pub drain_limit: Duration,
     pub identity: Identity,
     /// What a write of a lease grants.
     pub ttl: Micros,
@@ -97,9 +102,11 @@ pub(crate) struct Shard {
     pub authority: Arc<Authority>,
     pub status: Arc<Status>,
     pub draining: Flag,
-    /// Told when all cells have left.
-    pub leaving: Flag,
-    pub connections: StdCell<usize>,
+    pub leaving: Leaving,
+    /// Connections that still have a request are cut.
+    pub cutting: Flag,
+    /// Connections that speak WebSocket are closed.
+    pub closing: Flag,
     /// Connections that speak WebSocket.
     pub wires: StdCell<usize>,
     pub compactions: StdCell<usize>,
@@ -138,8 +145,9 @@ impl Shard {
             authority,
             status,
             draining: Flag::default(),
-            leaving: Flag::default(),
-            connections: StdCell::new(0),
+            leaving: Leaving::new(facts.drain_limit, facts.shards),
+            cutting: Flag::default(),
+            closing: Flag::default(),
             wires: StdCell::new(0),
             compactions: StdCell::new(0),
             peers,
@@ -209,12 +217,11 @@ impl Shard {
 
     /// A request for a cell that this shard owns, if this node does.
     fn enter(self: &Rc<Self>, id: CellId, target: Target, asked: Asked, reply: Reply, via: Via) {
-        if via.is_node() && self.draining.is_raised() {
-            // Else a cell that is asked all the time would never leave.
-            return reply.refuse(Refusal::Draining);
-        }
         let known = self.known_cell(&id);
         let is_cold = known.as_ref().is_none_or(|cell| cell.is_cold());
+        if via.is_node() && self.turns_away(!is_cold) {
+            return reply.refuse(Refusal::Draining);
+        }
         if is_cold && via == Via::Routed {
             return reply.refuse(Refusal::NotOwner);
         }
@@ -293,8 +300,18 @@ impl Shard {
         first.into_sorted_vec().into_iter().map(|id| cells[id].clone()).collect()
     }
 
+    /// The same, by the name that it has on this shard.
+    pub fn cell_of(&self, key: u64) -> Option<Rc<Cell>> {
+        self.by_key.borrow().get(&key).cloned()
+    }
+
+    /// All of them, as they are now.
+    pub fn all_cells(&self) -> Vec<Rc<Cell>> {
+        self.cells.borrow().values().cloned().collect()
+    }
+
     /// A cell with nothing in memory leaves the table.
-    pub fn forget_cell(&self, cell: &Rc<Cell>) {
+    pub fn forget_cell(self: &Rc<Self>, cell: &Rc<Cell>) {
         {
             let mut cells = self.cells.borrow_mut();
             // Another one may have its place by now.
@@ -305,6 +322,7 @@ impl Shard {
         self.tell_cells();
         if self.by_key.borrow_mut().remove(&cell.key).is_some() {
             self.eviction_event(eviction::Event::Gone(cell.key));
+            self.drain_event(|| drain::Event::Gone(cell.key));
         }
     }
 
@@ -401,8 +419,7 @@ impl Shard {
         for host in &old {
             host.retired.set(true);
         }
-        let cells: Vec<_> = self.cells.borrow().values().cloned().collect();
-        for cell in &cells {
+        for cell in self.all_cells() {
             cell.start_moving();
         }
         if !old.is_empty() {
@@ -410,8 +427,7 @@ impl Shard {
             rt::spawn(async move {
                 rt::sleep(MOVE_LIMIT).await;
                 drop(old);
-                let cells: Vec<_> = shard.cells.borrow().values().cloned().collect();
-                for cell in cells {
+                for cell in shard.all_cells() {
                     cell.stop_waiting_to_move();
                 }
             });
@@ -443,11 +459,12 @@ impl Shard {
     pub async fn tick(self: Rc<Self>) {
         let mut ticks = 0_u64;
         loop {
-            rt::sleep(std::time::Duration::from_millis(500)).await;
+            rt::sleep(Duration::from_millis(500)).await;
+            ticks += 1;
+            self.close_sockets_if_stopping();
             if let Some(fleet) = self.fleet.get() {
                 fleet.cut_dead();
-                ticks += 1;
-                if ticks.is_multiple_of(TICKS_PER_SURPLUS) {
+                if ticks.is_multiple_of(TICKS_PER_SURPLUS) && !self.draining.is_raised() {
                     self.give_away(fleet);
                 }
             }
@@ -462,52 +479,6 @@ impl Shard {
         if surplus > 0 {
             let share = surplus.div_ceil(self.facts.shards);
             self.eviction_event(eviction::Event::Shed(share));
-        }
-    }
-
-    /// One step of the node's drain. Returns whether there was something to do.
-    pub async fn leave(self: &Rc<Self>, step: Leave) -> bool {
-        match step {
-            Leave::Clients => {
-                self.draining.raise();
-                let had_any = self.connections.get() > 0;
-                while self.connections.get() > 0 {
-                    rt::sleep(std::time::Duration::from_millis(10)).await;
-                }
-                had_any
-            }
-            Leave::Cells => self.hand_over().await,
-            Leave::Sockets => {
-                self.leaving.raise();
-                let had_any = self.wires.get() > 0;
-                while self.wires.get() > 0 {
-                    rt::sleep(std::time::Duration::from_millis(10)).await;
-                }
-                had_any
-            }
-            Leave::Peers => {
-                let Some(fleet) = self.fleet.get() else { return false };
-                fleet.server.drain().await;
-                true
-            }
-        }
-    }
-
-    /// Gives every cell back to the bucket.
-    async fn hand_over(&self) -> bool {
-        let had_any = !self.cells.borrow().is_empty();
-        loop {
-            for host in self.hosts.borrow().iter() {
-                host.close_all_sockets();
-            }
-            let cells: Vec<_> = self.cells.borrow().values().cloned().collect();
-            if cells.is_empty() {
-                return had_any;
-            }
-            // A few at a time: each release is a conditional write.
-            let leaving = cells.iter().filter(|cell| cell.hand_over());
-            let _started = leaving.take(RELEASES_AT_ONCE).count();
-            rt::sleep(std::time::Duration::from_millis(5)).await;
         }
     }
 }
@@ -529,8 +500,5 @@ pub(crate) enum Leave {
 /// Every four seconds: leases tell the loads of others a few times within their life.
 const TICKS_PER_SURPLUS: u64 = 8;
 
-/// Conditional writes under way while a node drains.
-const RELEASES_AT_ONCE: usize = 16;
-
 /// How long events of the old code may run after a new version was adopted.
-const MOVE_LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
+const MOVE_LIMIT: Duration = Duration::from_secs(30);

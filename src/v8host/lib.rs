@@ -39,3 +39,4 @@ pub use snapshot::startup;
 pub use sockets::{MESSAGE_BYTES_MAX, Sockets};
 pub use state::RealmState;
 pub use storage::{Database, StoredAlarm};
+pub use watchdog::bound_turns;

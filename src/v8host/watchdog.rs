@@ -24,6 +24,16 @@ const ENDED: u64 = 3;
 const STATE: u64 = 3;
 const ONE_TURN: u64 = 4;
 
+/// What any turn may use, in nanoseconds: less than its own budget when the process is to end.
+static BUDGET_NS_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// From now on no turn of this process uses more than `budget` of CPU time, whatever the limits of
+/// its realm say; one that has used more already is ended. Times are as exact as [`TICK`].
+pub fn bound_turns(budget: Duration) {
+    let budget = u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX);
+    BUDGET_NS_MAX.fetch_min(budget, Ordering::Relaxed);
+}
+
 /// What the watchdog sees of a realm.
 pub(crate) struct Slot {
     word: AtomicU64,
@@ -113,8 +123,11 @@ impl Watched {
         if word != self.word {
             self.word = word;
             self.cpu_ns_first = cpu_ns;
-        } else if cpu_ns.saturating_sub(self.cpu_ns_first) > slot.budget_ns.load(Ordering::Relaxed)
-        {
+            return;
+        }
+        let budget_ns = slot.budget_ns.load(Ordering::Relaxed);
+        let budget_ns = budget_ns.min(BUDGET_NS_MAX.load(Ordering::Relaxed));
+        if cpu_ns.saturating_sub(self.cpu_ns_first) > budget_ns {
             slot.end_turn(word);
         }
     }

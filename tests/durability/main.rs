@@ -6,8 +6,10 @@ mod support;
 
 mod addresses;
 mod calls;
+mod clocks;
 mod damage;
 mod disk;
+mod drain;
 mod fleet;
 mod gate;
 mod kill;

@@ -260,7 +260,12 @@ impl Node {
 
     /// Whether it has not ended.
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("it is our child").is_none()
+        self.try_end().is_none()
+    }
+
+    /// How it has ended, if it has.
+    pub fn try_end(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("it is our child")
     }
 
     /// Waits for its own end.

@@ -1,9 +1,11 @@
 //! How a cell leaves memory: by a reset, by eviction, or into the realm of a newer version.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use celld_core::cas::{Etag, Guard, Nonce};
+use celld_core::drain;
 use celld_core::eviction::{Event, Rest};
 use celld_core::ownership::Record;
 use celld_core::route::Refusal;
@@ -91,19 +93,16 @@ impl Cell {
         if !self.shard.upgrade().is_some_and(|shard| shard.draining.is_raised()) {
             return;
         }
-        let refused: std::collections::VecDeque<_> = {
-            let mut state = self.state.borrow_mut();
-            let (refused, kept) = std::mem::take(&mut state.arrivals).into_iter().partition(
-                |arrival| matches!(arrival, Arrival::Fetch(wanted) if wanted.via.is_node()),
-            );
-            state.arrivals = kept;
-            refused
-        };
-        for arrival in refused {
-            if let Arrival::Fetch(wanted) = arrival {
-                wanted.reply.refuse(Refusal::Draining);
-            }
-        }
+        refuse(self.take_arrivals_of_nodes(), Refusal::Draining);
+    }
+
+    pub(super) fn take_arrivals_of_nodes(&self) -> VecDeque<Arrival> {
+        let mut state = self.state.borrow_mut();
+        let (of_nodes, others) = std::mem::take(&mut state.arrivals)
+            .into_iter()
+            .partition(|arrival| matches!(arrival, Arrival::Fetch(wanted) if wanted.via.is_node()));
+        state.arrivals = others;
+        of_nodes
     }
 
     /// After a life in memory: those who came meanwhile start the next one.
@@ -149,9 +148,7 @@ impl Cell {
                 live.busy == 0
                     && live.is_open
                     && live.sections.is_empty()
-                    && live.gate.is_empty()
-                    && live.proof.is_settled()
-                    && live.cover.is_settled()
+                    && live.is_settled()
             }
             Phase::Cold | Phase::Activating | Phase::Leaving => false,
         }
@@ -164,7 +161,11 @@ impl Cell {
             return;
         }
         let Some(shard) = self.shard.upgrade() else { return };
-        if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
+        shard.drain_event(|| drain::Event::Idle(self.key));
+        {
+            let mut state = self.state.borrow_mut();
+            // It may have left just now.
+            let Phase::Live(live) = &mut state.phase else { return };
             if live.is_resting {
                 return;
             }
@@ -265,7 +266,7 @@ impl Cell {
         self.is_idle() && self.leave()
     }
 
-    /// The same, when it is quiet.
+    /// The same, with what runs in it. Everything that it wrote is proven.
     pub(super) fn leave(self: &Rc<Self>) -> bool {
         let Some(shard) = self.shard.upgrade() else { return false };
         let live = {
@@ -335,15 +336,58 @@ impl Cell {
         });
     }
 
+    /// Whether nothing of it runs, so that a node that stops may hand it over.
+    pub fn may_leave(&self) -> bool {
+        matches!(self.state.borrow().phase, Phase::Cold) || self.is_idle()
+    }
+
     /// The node stops. What the cell keeps open is closed as soon as nothing runs in it, and the
     /// cell goes back to the bucket. Returns whether it is on its way.
     pub fn hand_over(self: &Rc<Self>) -> bool {
-        let is_cold = matches!(self.state.borrow().phase, Phase::Cold);
-        if !is_cold && !self.is_idle() {
+        if !self.may_leave() {
             return false;
         }
+        let is_cold = matches!(self.state.borrow().phase, Phase::Cold);
         self.close_sockets("the node is stopping");
-        !is_cold && self.evict()
+        is_cold || self.evict()
+    }
+
+    /// The node stops, and its time is over. What waits for the cell looks for it elsewhere; what
+    /// runs in it ends. What it wrote and has not proven was shown to nobody, and is lost.
+    pub fn cut_off(self: &Rc<Self>) {
+        self.fail_visits();
+        refuse(self.take_arrivals_of_nodes(), Refusal::Draining);
+        let waiting = std::mem::take(&mut self.state.borrow_mut().arrivals);
+        self.fail(waiting, &stopping());
+        let (is_live, is_settled) = match &self.state.borrow().phase {
+            Phase::Live(live) => (true, live.is_settled()),
+            Phase::Cold | Phase::Activating | Phase::Leaving => (false, false),
+        };
+        if is_settled {
+            self.close_sockets("the node is stopping");
+            self.leave();
+        } else if is_live {
+            self.reset(&Failure { durable_object_reset: true, ..stopping() });
+        } else if let Some(shard) = self.shard.upgrade() {
+            // On its way in or out: nothing of it can be shown any more.
+            shard.drain_event(|| drain::Event::Gone(self.key));
+        }
+    }
+}
+
+impl Live {
+    /// Whether everything that it wrote is proven, and shown to who waits for it.
+    fn is_settled(&self) -> bool {
+        self.gate.is_empty() && self.proof.is_settled() && self.cover.is_settled()
+    }
+}
+
+/// Of other nodes, which look for the cell anew.
+pub(super) fn refuse(arrivals: VecDeque<Arrival>, why: Refusal) {
+    for arrival in arrivals {
+        if let Arrival::Fetch(wanted) = arrival {
+            wanted.reply.refuse(why);
+        }
     }
 }
 

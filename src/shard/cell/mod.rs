@@ -21,6 +21,7 @@ use celld_core::cas::Etag;
 use celld_core::cell::CellId;
 use celld_core::claim::Purpose;
 use celld_core::compaction::Compactor;
+use celld_core::drain;
 use celld_core::epoch::FencingToken;
 use celld_core::gate::{self, Gate};
 use celld_core::ownership::Record;
@@ -274,13 +275,17 @@ impl Cell {
         }
     }
 
-    /// What the activation is for. An alarm makes no cell that does not exist.
-    fn purpose(&self) -> Purpose {
+    /// What the activation is for. An alarm makes no cell that does not exist. A node that stops
+    /// takes nothing for others, but what its records name nobody else can serve.
+    fn purpose(&self, shard: &Shard) -> Purpose {
+        let takes = !shard.draining.is_raised();
         let state = self.state.borrow();
         let (mut is_wanted, mut is_ordered) = (false, false);
         for arrival in &state.arrivals {
             match arrival {
-                Arrival::Fetch(wanted) if wanted.via.is_node() || wanted.is_taken_here => {
+                Arrival::Fetch(wanted)
+                    if (wanted.via.is_node() && takes) || wanted.is_taken_here =>
+                {
                     return Purpose::Placed;
                 }
                 Arrival::Fetch(_) => is_wanted = true,
@@ -316,7 +321,7 @@ impl Cell {
         // Claimed anew, whoever the record names.
         self.state.borrow_mut().kept = None;
         let Some(shard) = self.shard.upgrade() else { return };
-        shard.eviction_event(celld_core::eviction::Event::Busy(self.key));
+        shard.drain_event(|| drain::Event::Busy(self.key));
         shard.sleepers_event(sleepers::Event::Woke(self.id.clone()));
         let cell = self.clone();
         rt::spawn(async move {
@@ -566,6 +571,7 @@ impl Cell {
             std::mem::take(&mut live.parked)
         };
         host.requeue(parked);
+        self.rest_if_idle();
     }
 }
 

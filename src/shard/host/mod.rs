@@ -19,6 +19,7 @@ use rustc_hash::FxHashMap;
 use crate::body::{Answered, Asked, Flow, Outcome, failure};
 use crate::cell::Cell;
 use crate::coding::recode;
+use crate::drain::Entered;
 use crate::pulled::Sink;
 use crate::shard::Shard;
 use crate::websocket::handshake;
@@ -88,6 +89,8 @@ struct Table {
 /// One event that JavaScript works on.
 struct Event {
     cell: Option<Rc<Cell>>,
+    /// Of the Worker: the node does not leave before it is over, unless nobody waits for it.
+    entered: Option<Entered>,
     reply: Option<Reply>,
     /// JavaScript has said that nothing of it is left.
     done: bool,
@@ -334,8 +337,23 @@ impl Host {
 
     /// The client of an event has gone away.
     pub fn disconnected(self: &Rc<Self>, event: EventId) {
-        if self.table.borrow().events.contains_key(&event) {
-            self.deliver(Input::Disconnected { event });
+        let entered = match self.table.borrow_mut().events.get_mut(&event) {
+            Some(event) => event.entered.take(),
+            None => return,
+        };
+        drop(entered);
+        self.deliver(Input::Disconnected { event });
+    }
+
+    /// Ends all events of the Worker.
+    pub fn cut_off(self: &Rc<Self>, why: &Failure) {
+        let events: Vec<EventId> = {
+            let table = self.table.borrow();
+            let of_worker = table.events.iter().filter(|(_, event)| event.cell.is_none());
+            of_worker.map(|(id, _)| *id).collect()
+        };
+        for event in events {
+            self.fail_event(event, why);
         }
     }
 
@@ -554,8 +572,13 @@ impl Host {
             Reply::Nobody => None,
             Reply::Task(_) | Reply::Call(..) | Reply::Shard(..) | Reply::Node(..) => Some(reply),
         };
+        let entered = match (&cell, self.shard.upgrade()) {
+            (None, Some(shard)) => Some(Entered::new(&shard)),
+            (Some(_), _) | (None, None) => None,
+        };
         let event = Event {
             cell,
+            entered,
             reply,
             done: false,
             sinks: 0,

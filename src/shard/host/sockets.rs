@@ -55,13 +55,18 @@ impl Host {
 
     fn keep_socket(&self, socket: SocketId, end: Duplex, origin: Origin) {
         let Duplex { sender, receiver } = end;
+        // Dropped after the borrow: a node that stops does not wait for sockets, but closes them.
+        let mut entered = None;
         let mut table = self.table.borrow_mut();
         if origin.cell.is_none()
             && let Some(event) = table.events.get_mut(&origin.event)
         {
             event.sockets.push(socket);
+            entered = event.entered.take();
         }
         table.sockets.insert(socket, Near { origin, sender, hears: Hears::NotYet(receiver) });
+        drop(table);
+        drop(entered);
     }
 
     /// The end leaves JavaScript: for a response, or for the cell that hibernates with it.

@@ -5,6 +5,10 @@
 //   GET  /<cell>/rows?after=N               "n writer seq" for each row behind N
 //   POST /<cell>/append?writer=W&seq=S      one row, one commit
 //   POST /<cell>/many?writer=W&from=S&count=C   C rows, each in a commit of its own; their numbers
+//   POST /<cell>/slow?writer=W&seq=S&ms=T   one row, after T ms
+//   GET  /<cell>/slow                       how many of those run
+//   POST /<cell>/compute                    computes for ever
+//   POST /<cell>/abort                      drops the cell out of memory
 //   POST /<cell>/blob?n=N&bytes=B           B pseudo-random bytes that N determines
 //   GET  /<cell>/blob?n=N                   the same bytes
 //   GET  /<cell>/value, POST /<cell>/value?is=V   one value under one key
@@ -17,6 +21,7 @@ export class Cell extends DurableObject {
   constructor(ctx, env) {
     super(ctx, env);
     this.sql = ctx.storage.sql;
+    this.slow = 0;
     this.sql.exec(
       "CREATE TABLE IF NOT EXISTS rows (n INTEGER PRIMARY KEY AUTOINCREMENT, writer INTEGER, seq INTEGER)",
     );
@@ -44,6 +49,18 @@ export class Cell extends DurableObject {
       }
       case "POST /append":
         return new Response(`${this.append(number("writer"), number("seq"))}\n`);
+      case "GET /slow":
+        return new Response(`${this.slow}`);
+      case "POST /slow":
+        this.slow += 1;
+        await new Promise((resolve) => setTimeout(resolve, number("ms")));
+        this.slow -= 1;
+        return new Response(`${this.append(number("writer"), number("seq"))}\n`);
+      case "POST /compute":
+        for (;;);
+      case "POST /abort":
+        this.ctx.abort("as it was asked to");
+        break;
       case "POST /many": {
         const [writer, from, count] = ["writer", "from", "count"].map(number);
         const numbers = [];

@@ -136,7 +136,10 @@ impl Process {
                         true => drain::Event::Gone(cell),
                         false => drain::Event::Busy(cell),
                     };
-                    self.told.remove(&cell);
+                    // A broken release leaves it here: it is not to be told of once more.
+                    if !self.cells.contains_key(&cell) || event == drain::Event::Busy(cell) {
+                        self.told.remove(&cell);
+                    }
                     self.tell_drain(event);
                 }
                 drain::Effect::CutOff(cell) => {

@@ -188,7 +188,8 @@ impl Process {
         if self.lease.loss().is_none() || self.is_held() {
             self.take(input);
         }
-        if !self.drain.is_serving() {
+        // The lease is given up in the same instant: then nothing comes back.
+        if !self.drain.is_serving() && !self.drain.is_retiring() {
             self.tell_drain_of_cells();
         }
         mem::take(&mut self.wishes)

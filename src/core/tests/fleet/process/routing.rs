@@ -18,6 +18,10 @@ impl Process {
                 if is_sent_here { Outcome::Refused(Refusal::Fenced) } else { Outcome::Failed };
             return self.finish(op, outcome);
         }
+        let is_here = self.serving(op.cell).is_some();
+        if is_sent_here && self.drain.turns_away(self.now, is_here) {
+            return self.finish(op, Outcome::Refused(Refusal::Draining));
+        }
         if let Some(cell) = self.cells.get_mut(&op.cell) {
             return match &mut cell.phase {
                 Phase::Claiming(_) => cell.waiting.push_back(op),
