@@ -59,6 +59,8 @@ pub(crate) enum Stop {
   CELLD_NODE           --node
   CELLD_WATCH          --state
   CELLD_DURABILITY     --durability
+  CELLD_MAX_RESIDENT_CELLS  --max-resident-cells
+  CELLD_MEMORY_LIMIT   --memory-limit
   CELLD_DRAIN_TIMEOUT  --drain-timeout
   CELLD_TTL_MS         life of this node's lease, 1000 to 600000 ms (default 10000)
   S3_ENDPOINT          --endpoint; AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL go before it
@@ -136,6 +138,15 @@ struct Top {
     /// milliseconds of rest after which a cell leaves memory (default 70000)
     #[argh(option, arg_name = "ms")]
     idle_evict_ms: Option<String>,
+
+    /// cells in memory at most, at least one for each core (default: as many as fit)
+    #[argh(option, arg_name = "n")]
+    max_resident_cells: Option<String>,
+
+    /// memory that this process may use, as 512MiB or 4GiB (default: that of its control group, or of
+    /// the machine); idle cells leave before it is full
+    #[argh(option, arg_name = "size")]
+    memory_limit: Option<String>,
 
     /// what a stop may take, as 25s or 1500ms: what still runs shortly before is cut off (default 25s)
     #[argh(option, arg_name = "time")]
@@ -332,6 +343,10 @@ pub(crate) struct Node {
     pub(crate) durability: Option<String>,
     /// `--idle-evict-ms`
     pub(crate) idle_evict_ms: Option<String>,
+    /// `--max-resident-cells`
+    pub(crate) max_resident_cells: Option<String>,
+    /// `--memory-limit`
+    pub(crate) memory_limit: Option<String>,
     /// `--drain-timeout`
     pub(crate) drain_timeout: Option<String>,
 }
@@ -352,6 +367,8 @@ const VALUED: &[&str] = &[
     "--shards",
     "--durability",
     "--idle-evict-ms",
+    "--max-resident-cells",
+    "--memory-limit",
     "--drain-timeout",
     "--port",
     "--host",
@@ -376,6 +393,8 @@ const TOP: &[&str] = &[
     "--shards",
     "--durability",
     "--idle-evict-ms",
+    "--max-resident-cells",
+    "--memory-limit",
     "--drain-timeout",
     "--version",
     "--help",
@@ -465,6 +484,8 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
         shards,
         durability,
         idle_evict_ms,
+        max_resident_cells,
+        memory_limit,
         drain_timeout,
         command,
     } = top;
@@ -489,6 +510,8 @@ pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
             shards,
             durability,
             idle_evict_ms,
+            max_resident_cells,
+            memory_limit,
             drain_timeout,
         }),
     })

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use celld_core::node::NodeId;
 use celld_s3::Bucket;
+use celld_shard::node::Capacity;
 
 use super::bundle::BundleError;
 use super::config::{self, Project, Purpose};
@@ -68,6 +69,7 @@ pub(crate) fn run(
         lease_ttl: settings.lease_ttl,
         idle_evict: settings.idle_evict,
         drain_timeout: None,
+        capacity: Capacity::default(),
         is_dev: true,
         must_serve: typed.no_watch,
         ready: Box::new(move |address, serves| match serves {

@@ -10,7 +10,7 @@ use celld_core::lease::Loss;
 use celld_core::node::NodeId;
 use celld_core::time::Micros;
 use celld_s3::Bucket;
-use celld_shard::node::{self, Exit, FleetOptions, NodeOptions, Ready};
+use celld_shard::node::{self, Capacity, Exit, FleetOptions, NodeOptions, Ready};
 
 use super::CommandError;
 use super::settings::{Access, NodeSettings};
@@ -37,6 +37,7 @@ pub(crate) struct Serving {
     pub(crate) lease_ttl: Option<Duration>,
     pub(crate) idle_evict: Option<Duration>,
     pub(crate) drain_timeout: Option<Duration>,
+    pub(crate) capacity: Capacity,
     pub(crate) is_dev: bool,
     pub(crate) must_serve: bool,
     pub(crate) ready: Ready,
@@ -57,6 +58,7 @@ pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
         lease_ttl,
         idle_evict,
         drain_timeout,
+        capacity,
         notes,
     } = settings;
     super::notes(&notes);
@@ -84,15 +86,20 @@ pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
         lease_ttl,
         idle_evict,
         drain_timeout,
+        capacity,
         is_dev: false,
         must_serve: false,
         ready: Box::new(ready),
     })
 }
 
-/// One time for every kind of rest, if a person has set one.
-fn eviction_limits(idle: Option<Duration>) -> eviction::Limits {
-    let limits = eviction::Limits::default();
+/// Of one shard: its part of what the node may have, and one time for every kind of rest, if a
+/// person has set one.
+fn eviction_limits(idle: Option<Duration>, cells: u64, shards: usize) -> eviction::Limits {
+    let mut limits = eviction::Limits::default();
+    if cells > 0 {
+        limits.resident_max = usize::try_from(cells).unwrap_or(usize::MAX).div_ceil(shards);
+    }
     let Some(idle) = idle else { return limits };
     let idle = Micros::from_millis(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
     eviction::Limits { hibernatable_after: idle, idle_after: idle, ..limits }
@@ -119,7 +126,8 @@ pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
         log_requests: is_dev,
         is_dev,
         cells_per_isolate: CELLS_PER_ISOLATE,
-        eviction: eviction_limits(serving.idle_evict),
+        eviction: eviction_limits(serving.idle_evict, serving.capacity.cells, shards),
+        capacity: serving.capacity,
         limits: celld_v8host::Limits::default(),
         must_serve,
         ready,

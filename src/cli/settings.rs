@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use celld_core::node::NodeId;
-use celld_shard::node::FleetOptions;
+use celld_shard::node::{Capacity, FleetOptions};
 
 pub(crate) use self::bucket::{Access, BucketArgs, BucketSettings, bucket};
 use super::args;
@@ -26,6 +26,15 @@ const TTL_MS_MIN: u64 = 1_000;
 const TTL_MS_MAX: u64 = 600_000;
 /// The longest rest of a cell in memory: a day is forever.
 const IDLE_MS_MAX: u64 = 86_400_000;
+/// More cells than any machine holds.
+const RESIDENT_CELLS_MAX: u64 = 1_000_000_000;
+/// The program itself takes half of it.
+const MEMORY_MIN: u64 = 128 << 20;
+/// More than machines have.
+const MEMORY_MAX: u64 = 64 << 40;
+/// Cells may take so much of the memory; the rest is for the program, sockets, requests that run,
+/// and what allocators keep.
+const MEMORY_TENTHS: u64 = 7;
 /// The shortest drain: a few writes to the bucket.
 const DRAIN_MS_MIN: u64 = 500;
 /// The longest.
@@ -49,6 +58,8 @@ pub(crate) struct NodeSettings {
     pub(crate) idle_evict: Option<Duration>,
     /// What a drain may take, if not the default.
     pub(crate) drain_timeout: Option<Duration>,
+    /// What it may have in memory.
+    pub(crate) capacity: Capacity,
     /// What the person should know, one line each.
     pub(crate) notes: Vec<String>,
 }
@@ -164,6 +175,10 @@ pub(crate) fn node(
         lease_ttl: lease_ttl(environment)?,
         idle_evict: idle_evict(typed.idle_evict_ms)?,
         drain_timeout: drain_timeout(typed.drain_timeout, environment)?,
+        capacity: Capacity {
+            cells: resident_cells(typed.max_resident_cells, environment)?,
+            memory_bytes: memory(typed.memory_limit, environment)?,
+        },
         notes,
     })
 }
@@ -319,6 +334,40 @@ fn idle_evict(typed: Option<String>) -> Result<Option<Duration>, SettingError> {
     Ok(Some(Duration::from_millis(ms)))
 }
 
+/// Zero: as many as fit.
+fn resident_cells(
+    typed: Option<String>,
+    environment: Environment<'_>,
+) -> Result<u64, SettingError> {
+    let given = given("--max-resident-cells", typed, "CELLD_MAX_RESIDENT_CELLS", environment);
+    let Some(given) = given else { return Ok(0) };
+    let parsed = given.value.parse().ok().filter(|n| (1..=RESIDENT_CELLS_MAX).contains(n));
+    parsed.ok_or_else(|| given.bad(format!("a number from 1 to {RESIDENT_CELLS_MAX}")))
+}
+
+/// What the cells may take of the memory of the process. Zero: the system does not say how much it
+/// may have, and nobody else does.
+fn memory(typed: Option<String>, environment: Environment<'_>) -> Result<u64, SettingError> {
+    let given = given("--memory-limit", typed, "CELLD_MEMORY_LIMIT", environment);
+    let limit = match given {
+        Some(given) => bytes(&given.value)
+            .filter(|bytes| (MEMORY_MIN..=MEMORY_MAX).contains(bytes))
+            .ok_or_else(|| given.bad("a size from 128MiB to 64TiB, as 512MiB or 4GiB"))?,
+        None => celld_rt::memory_limit().unwrap_or(0),
+    };
+    Ok(limit / 10 * MEMORY_TENTHS)
+}
+
+/// A number, and perhaps a unit: powers of 1,024, whatever it is called.
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.to_ascii_lowercase();
+    let unit = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(&unit);
+    let shift = ["", "k", "m", "g", "t"].iter().position(|name| *name == unit)? * 10;
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
 fn drain_timeout(
     typed: Option<String>,
     environment: Environment<'_>,
@@ -393,6 +442,8 @@ mod tests {
             ("CELLD_DURABILITY", "bucket"),
             ("CELLD_TTL_MS", "5000"),
             ("CELLD_DRAIN_TIMEOUT", "1500ms"),
+            ("CELLD_MAX_RESIDENT_CELLS", "7"),
+            ("CELLD_MEMORY_LIMIT", "500000k"),
         ];
         let from_environment = with(args::Node::default(), PAIRS).expect("good");
         assert_eq!(
@@ -405,6 +456,8 @@ mod tests {
         );
         assert_eq!(from_environment.lease_ttl, Some(Duration::from_secs(5)));
         assert_eq!(from_environment.drain_timeout, Some(Duration::from_millis(1_500)));
+        let memory_bytes = 500_000 * 1_024 / 10 * 7;
+        assert_eq!(from_environment.capacity, Capacity { cells: 7, memory_bytes });
         let typed = args::Node {
             bucket: BucketArgs { bucket: Some("file:///typed".into()), ..BucketArgs::default() },
             listen: Some("[::1]:2".into()),
@@ -413,6 +466,8 @@ mod tests {
             shards: Some("3".into()),
             idle_evict_ms: Some("250".into()),
             drain_timeout: Some("7".into()),
+            max_resident_cells: Some("1000".into()),
+            memory_limit: Some("1GiB".into()),
             ..args::Node::default()
         };
         let typed = with(typed, PAIRS).expect("good");
@@ -423,6 +478,7 @@ mod tests {
         assert_eq!((typed.state.to_str(), typed.shards), (Some("typed"), 3));
         assert_eq!(typed.idle_evict, Some(Duration::from_millis(250)));
         assert_eq!(typed.drain_timeout, Some(Duration::from_secs(7)));
+        assert_eq!(typed.capacity, Capacity { cells: 1_000, memory_bytes: (1 << 30) / 10 * 7 });
     }
 
     #[test]
@@ -452,6 +508,15 @@ mod tests {
             ),
             (&[BUCKET, ("CELLD_NODE", "Node_1")], ["CELLD_NODE=\"Node_1\"", "a-z, 0-9 and -"]),
             (&[BUCKET, ("CELLD_TTL_MS", "10s")], ["CELLD_TTL_MS=\"10s\"", "from 1000 to 600000"]),
+            (
+                &[BUCKET, ("CELLD_MAX_RESIDENT_CELLS", "0")],
+                ["CELLD_MAX_RESIDENT_CELLS=\"0\"", "from 1"],
+            ),
+            (
+                &[BUCKET, ("CELLD_MEMORY_LIMIT", "1GiBs")],
+                ["CELLD_MEMORY_LIMIT=\"1GiBs\"", "128MiB"],
+            ),
+            (&[BUCKET, ("CELLD_MEMORY_LIMIT", "10m")], ["CELLD_MEMORY_LIMIT=\"10m\"", "128MiB"]),
             (
                 &[BUCKET, ("CELLD_DRAIN_TIMEOUT", "1m")],
                 ["CELLD_DRAIN_TIMEOUT=\"1m\"", "from 500ms to 3600s"],

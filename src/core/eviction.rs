@@ -103,6 +103,10 @@ impl<K: Copy + Ord> Eviction<K> {
     pub fn resident(&self) -> usize {
         self.cells.len()
     }
+    /// Whether no more are in memory than may be, apart from those that leave.
+    pub fn has_room(&self) -> bool {
+        self.cells.len() - self.leaving <= self.limits.resident_max
+    }
     /// Takes the event in, then evicts what is due or too much.
     pub fn on_event(&mut self, now: Mono, event: Event<K>, effects: &mut Vec<Effect<K>>) {
         match event {
@@ -117,7 +121,7 @@ impl<K: Copy + Ord> Eviction<K> {
             }
             Event::TimerFired => self.timer = None,
         }
-        while self.cells.len() - self.leaving > self.limits.resident_max
+        while !self.has_room()
             && let Some((_, cell)) = self.oldest()
         {
             self.evict(cell, effects);
@@ -216,6 +220,7 @@ mod tests {
         let mut eviction = Eviction::new(Limits { resident_max: 1, ..Limits::default() });
         for cell in 0..5 {
             assert_eq!(at(&mut eviction, 0, Event::Busy(cell)), []);
+            assert_eq!(eviction.has_room(), cell == 0);
         }
         assert_eq!(at(&mut eviction, 1_000, Event::TimerFired), []);
         assert_eq!(at(&mut eviction, 1_000, idle(3))[0], Evict(3));
@@ -238,6 +243,7 @@ mod tests {
         at(&mut eviction, 1, idle(3));
         at(&mut eviction, 2, idle(5));
         assert_eq!(at(&mut eviction, 3, Event::Busy(9)), [Evict(7)]);
+        assert!(eviction.has_room(), "it has displaced another one");
         // It is on its way: the next one is not told to go for it again.
         assert_eq!(at(&mut eviction, 4, Event::Busy(9)), []);
         assert_eq!(at(&mut eviction, 5, Event::Busy(11)), [Evict(3)]);

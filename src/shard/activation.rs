@@ -51,6 +51,8 @@ pub(crate) enum NotServed {
     Purged(Record),
     /// What its callers are told.
     Failed(Failure),
+    /// It would be served here, but too many are in memory.
+    Full,
 }
 
 impl From<Failure> for NotServed {
@@ -66,11 +68,13 @@ impl From<Failure> for NotServed {
 pub(crate) async fn activate(
     shard: &Rc<Shard>,
     id: &CellId,
+    place: Option<u64>,
     purpose: Purpose,
 ) -> Result<Activated, NotServed> {
     let me = Me { owner: shard.facts.me.clone(), serving: None };
     let mut claim = Claim::new(me, purpose, random());
     let mut effects = Vec::new();
+    let mut has_place = false;
     let mut restored = None;
     let mut restore_error = None;
     claim.on_event(now(), Event::Started, &mut effects);
@@ -82,6 +86,13 @@ pub(crate) async fn activate(
             Effect::ReadOwner => read_owner(shard, id).await,
             Effect::ReadLease(owner) => read_lease(shard, &owner).await,
             Effect::Cas { guard, record } => {
+                // Before the first write: a cell that goes elsewhere takes no place.
+                if let Some(key) = place.filter(|_| !has_place)
+                    && !shard.take_place(key)
+                {
+                    return Err(NotServed::Full);
+                }
+                has_place = true;
                 let written =
                     shard.bucket.put_if(&id.own_key(), guard, Bytes::from(record.encode(id))).await;
                 // An error says that nothing applied; the machine reads back all the same.

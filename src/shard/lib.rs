@@ -21,6 +21,7 @@ mod lease;
 pub mod node;
 pub mod operator;
 mod outbound;
+mod pressure;
 mod pulled;
 mod reach;
 mod router;

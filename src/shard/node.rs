@@ -38,6 +38,7 @@ use crate::status::Status;
 
 mod error;
 
+pub use crate::status::Capacity;
 pub use error::NodeError;
 
 /// Messages that fit between two shards before senders wait.
@@ -77,8 +78,10 @@ pub struct NodeOptions {
     pub is_dev: bool,
     /// Cells in one isolate before another one opens.
     pub cells_per_isolate: usize,
-    /// When idle cells leave memory.
+    /// When idle cells of a shard leave memory.
     pub eviction: eviction::Limits,
+    /// What all shards together may have in memory.
+    pub capacity: Capacity,
     /// What a realm may use.
     pub limits: celld_v8host::Limits,
     /// Whether a node on which nothing serves is of no use.
@@ -160,8 +163,12 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
         signals: signals.clone(),
     });
     let authority = Arc::new(Authority::default());
-    let status =
-        Arc::new(Status::new(options.node.to_string(), session.to_string(), options.shards));
+    let status = Arc::new(Status::new(
+        options.node.to_string(),
+        session.to_string(),
+        options.shards,
+        options.capacity,
+    ));
     let members = Arc::new(Members::new(options.ttl));
     let common = Common { facts, authority, status, members, bucket: options.bucket.clone() };
     let (orders, threads) = start_shards(&common)?;

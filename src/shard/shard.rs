@@ -110,6 +110,8 @@ pub(crate) struct Shard {
     /// Connections that speak WebSocket.
     pub wires: StdCell<usize>,
     pub compactions: StdCell<usize>,
+    /// When garbage was collected last, to make room.
+    pub collected: StdCell<Mono>,
     pub peers: Peers,
     outbound: Outbound,
     script: RefCell<Option<Arc<Script>>>,
@@ -150,6 +152,7 @@ impl Shard {
             closing: Flag::default(),
             wires: StdCell::new(0),
             compactions: StdCell::new(0),
+            collected: StdCell::new(Mono::default()),
             peers,
             outbound: Outbound::new(),
             script: RefCell::new(None),
@@ -438,15 +441,16 @@ impl Shard {
     /// Tells eviction something, and evicts whom it names.
     pub fn eviction_event(&self, event: eviction::Event<u64>) {
         let mut effects = Vec::new();
-        // Whoever is to go because of others goes, also if it was used a moment ago.
+        // Whoever is to go because of others goes, also if it was used a moment ago. Where a cell
+        // wants a place, those that were used are passed over once.
         let must_go = matches!(event, eviction::Event::Shed(_));
         self.eviction.borrow_mut().on_event(now(), event, &mut effects);
-        for effect in effects {
+        while let Some(effect) = effects.pop() {
             match effect {
                 eviction::Effect::Evict(key) => {
-                    let cell = self.by_key.borrow().get(&key).cloned();
+                    let cell = self.cell_of(key);
                     if let Some(stays) = cell.and_then(|cell| cell.evict_if_unused(must_go)) {
-                        self.eviction.borrow_mut().on_event(now(), stays, &mut Vec::new());
+                        self.eviction.borrow_mut().on_event(now(), stays, &mut effects);
                     }
                 }
                 // `tick` fires the timer often enough.
@@ -455,12 +459,20 @@ impl Shard {
         }
     }
 
+    /// Whether eviction has found a place for all cells.
+    pub fn has_place(&self) -> bool {
+        self.eviction.borrow().has_room()
+    }
+
     /// Evicts what is due, twice a second, for as long as the shard lives.
     pub async fn tick(self: Rc<Self>) {
         let mut ticks = 0_u64;
         loop {
             rt::sleep(Duration::from_millis(500)).await;
             ticks += 1;
+            if ticks.is_multiple_of(TICKS_PER_WEIGHING) {
+                self.make_room();
+            }
             self.close_sockets_if_stopping();
             if let Some(fleet) = self.fleet.get() {
                 fleet.cut_dead();
@@ -483,19 +495,8 @@ impl Shard {
     }
 }
 
-/// The steps of a node's drain. All shards take one before any takes the next, and each serves the
-/// others until the last of them is done: a request may enter at one for a cell of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leave {
-    /// Clients are answered, and their connections closed; the listeners are closed already.
-    Clients,
-    /// The cells go back to the bucket. Requests of other nodes are refused.
-    Cells,
-    /// WebSockets are closed whose other ends are not here.
-    Sockets,
-    /// The connections of other nodes are closed.
-    Peers,
-}
+/// Each second: what is collected and put to rest has left memory by then.
+const TICKS_PER_WEIGHING: u64 = 2;
 
 /// Every four seconds: leases tell the loads of others a few times within their life.
 const TICKS_PER_SURPLUS: u64 = 8;

@@ -12,12 +12,14 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 
 use crate::body::{Flow, HttpBody};
+use crate::storage;
 
 /// Shared by the threads of a node; read only when somebody asks for it.
 pub(crate) struct Status {
     health: Mutex<Health>,
-    /// Cells in the memory of each shard.
-    cells: Vec<AtomicU64>,
+    /// What each shard has in memory.
+    shards: Vec<Held>,
+    capacity: Capacity,
     restoring: AtomicU64,
 }
 
@@ -28,6 +30,23 @@ impl Drop for Restoring<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// What one shard has in memory.
+#[derive(Default)]
+struct Held {
+    cells: AtomicU64,
+    heap_bytes: AtomicU64,
+    page_bytes: AtomicU64,
+}
+
+/// What a node may have in memory; zero: as much as fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Cells.
+    pub cells: u64,
+    /// Bytes of its cells.
+    pub memory_bytes: u64,
 }
 
 /// The document at `/.well-known/celld/health`.
@@ -59,7 +78,7 @@ struct Rejected {
 }
 
 impl Status {
-    pub fn new(node: String, session: String, shards: usize) -> Self {
+    pub fn new(node: String, session: String, shards: usize, capacity: Capacity) -> Self {
         let health = Mutex::new(Health {
             status: Phase::Starting,
             node,
@@ -69,8 +88,8 @@ impl Status {
             version: None,
             rejected: None,
         });
-        let cells = (0..shards).map(|_| AtomicU64::new(0)).collect();
-        Self { health, cells, restoring: AtomicU64::new(0) }
+        let shards = (0..shards).map(|_| Held::default()).collect();
+        Self { health, shards, capacity, restoring: AtomicU64::new(0) }
     }
 
     /// A version serves on every shard.
@@ -104,7 +123,22 @@ impl Status {
 
     /// A shard tells how many cells it has in memory.
     pub fn has_cells(&self, shard: usize, cells: usize) {
-        self.cells[shard].store(cells as u64, Ordering::Relaxed);
+        self.shards[shard].cells.store(cells as u64, Ordering::Relaxed);
+    }
+
+    /// A shard tells what its cells hold: heaps of JavaScript, pages of databases.
+    pub fn has_memory(&self, shard: usize, heap_bytes: u64, page_bytes: u64) {
+        self.shards[shard].heap_bytes.store(heap_bytes, Ordering::Relaxed);
+        self.shards[shard].page_bytes.store(page_bytes, Ordering::Relaxed);
+    }
+
+    /// Heaps of all shards.
+    pub fn heap_bytes(&self) -> u64 {
+        self.sum(|held| &held.heap_bytes)
+    }
+
+    fn sum(&self, part: impl Fn(&Held) -> &AtomicU64) -> u64 {
+        self.shards.iter().map(|held| part(held).load(Ordering::Relaxed)).sum()
     }
 
     /// A cell is read from the bucket, for as long as this lives.
@@ -116,8 +150,13 @@ impl Status {
     /// How busy the node is.
     pub fn load(&self) -> Load {
         Load {
-            shards: self.cells.len() as u64,
-            cells: self.cells.iter().map(|cells| cells.load(Ordering::Relaxed)).sum(),
+            shards: self.shards.len() as u64,
+            cells: self.sum(|held| &held.cells),
+            cells_max: self.capacity.cells,
+            memory_bytes: self.heap_bytes()
+                + self.sum(|held| &held.page_bytes)
+                + storage::sqlite_bytes(),
+            memory_max_bytes: self.capacity.memory_bytes,
             restoring: self.restoring.load(Ordering::Relaxed),
             is_draining: self.is_draining(),
             ..Load::default()

@@ -6,6 +6,7 @@ mod support;
 
 mod addresses;
 mod calls;
+mod capacity;
 mod clocks;
 mod damage;
 mod disk;

@@ -145,10 +145,7 @@ impl Cell {
     pub(super) fn is_quiet(&self) -> bool {
         match &self.state.borrow().phase {
             Phase::Live(live) => {
-                live.busy == 0
-                    && live.is_open
-                    && live.sections.is_empty()
-                    && live.is_settled()
+                live.busy == 0 && live.is_open && live.sections.is_empty() && live.is_settled()
             }
             Phase::Cold | Phase::Activating | Phase::Leaving => false,
         }

@@ -43,6 +43,7 @@ use crate::activation::{self, Activated, NotServed};
 use crate::body::{Asked, failure};
 use crate::fleet::forward::{self, Destination};
 use crate::host::{Host, Queued, Reply};
+use crate::pressure;
 use crate::shard::{Shard, now};
 use crate::storage::CellStore;
 use ordered::Ordered;
@@ -319,14 +320,16 @@ impl Cell {
 
     fn activate(self: &Rc<Self>) {
         // Claimed anew, whoever the record names.
-        self.state.borrow_mut().kept = None;
+        let kept = self.state.borrow_mut().kept.take();
         let Some(shard) = self.shard.upgrade() else { return };
         shard.drain_event(|| drain::Event::Busy(self.key));
         shard.sleepers_event(sleepers::Event::Woke(self.id.clone()));
         let cell = self.clone();
         rt::spawn(async move {
-            match activation::activate(&shard, &cell.id, cell.purpose()).await {
+            match activation::activate(&shard, &cell.id, Some(cell.key), cell.purpose(&shard)).await
+            {
                 Ok(activated) => cell.go_live(&shard, activated),
+                Err(NotServed::Full) => cell.find_no_room(kept),
                 Err(NotServed::Failed(why)) => cell.fail_arrivals(&why),
                 Err(NotServed::Elsewhere(to)) => cell.send_arrivals(&shard, &to),
                 Err(NotServed::Purged(_)) => unreachable!("it was wanted in memory"),
@@ -427,6 +430,14 @@ impl Cell {
             }
         }
         self.forget_if_cold();
+    }
+
+    /// Too many are in memory, and none of them rests. A node that has sent the cell here may take
+    /// it itself.
+    fn find_no_room(self: &Rc<Self>, kept: Option<leaving::Kept>) {
+        self.state.borrow_mut().kept = kept;
+        leaving::refuse(self.take_arrivals_of_nodes(), Refusal::NotOwner);
+        self.fail_arrivals(&pressure::full());
     }
 
     /// The activation failed: so do those who waited for it. The next request tries again.

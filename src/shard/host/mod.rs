@@ -222,6 +222,19 @@ impl Host {
         self.realm.try_borrow_mut().is_ok_and(|mut realm| realm.usage().heap_bytes < bytes)
     }
 
+    /// Its heap and its buffers; nothing while a turn runs.
+    pub fn memory_bytes(&self) -> usize {
+        let usage = self.realm.try_borrow_mut().map(|mut realm| realm.usage());
+        usage.map_or(0, |usage| usage.heap_bytes + usage.buffer_bytes)
+    }
+
+    /// Collects its garbage, unless a turn runs.
+    pub fn collect(&self) {
+        if let Ok(mut realm) = self.realm.try_borrow_mut() {
+            realm.collect();
+        }
+    }
+
     /// Starts `fetch` of the Worker or of a cell.
     pub fn start_fetch(
         self: &Rc<Self>,

@@ -23,11 +23,11 @@ use crate::shard::Shard;
 /// # Errors
 /// It is not purged, or not all its files are deleted; the same may be asked again.
 pub(crate) async fn purge(shard: &Rc<Shard>, cell: &CellId) -> Result<Done, Refused> {
-    match activate(shard, cell, Purpose::Purge).await {
+    match activate(shard, cell, None, Purpose::Purge).await {
         Err(NotServed::Purged(record)) => delete_files(&shard.bucket, cell, record.epoch).await,
         Err(NotServed::Elsewhere(to)) => Err(owned_elsewhere(cell, &to)),
         Err(NotServed::Failed(why)) => Err(not_had(&why)),
-        Ok(_) => unreachable!("a purge ends in no activation"),
+        Err(NotServed::Full) | Ok(_) => unreachable!("a purge ends in no activation"),
     }
 }
 

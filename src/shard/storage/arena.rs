@@ -6,6 +6,7 @@
 //! Units: page indexes count from 0.
 
 use std::alloc::{GlobalAlloc as _, Layout, System};
+use std::cell::Cell;
 use std::ptr::NonNull;
 
 use super::PAGE_BYTES;
@@ -18,6 +19,16 @@ const CHUNK_PAGES_MAX: usize = 64;
 const SMALL_CHUNKS: usize = 7;
 /// Pages in all of these.
 const SMALL_PAGES: usize = 128;
+
+thread_local! {
+    /// Of all arenas of this thread, which no arena leaves.
+    static ALL_BYTES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What all arenas of this thread take.
+pub(super) fn all_bytes() -> usize {
+    ALL_BYTES.get()
+}
 
 /// Grows by chunks: no page is ever copied to make room.
 #[derive(Default)]
@@ -40,7 +51,9 @@ impl Chunk {
     fn new(pages: usize) -> Option<Self> {
         // SAFETY: the layout is never empty.
         let start = unsafe { System.alloc_zeroed(Self::layout(pages)) };
-        Some(Self { start: NonNull::new(start)?, pages })
+        let start = NonNull::new(start)?;
+        ALL_BYTES.set(ALL_BYTES.get() + Self::layout(pages).size());
+        Some(Self { start, pages })
     }
 
     fn layout(pages: usize) -> Layout {
@@ -53,6 +66,7 @@ impl Drop for Chunk {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with the same layout, and freed once.
         unsafe { System.dealloc(self.start.as_ptr(), Self::layout(self.pages)) }
+        ALL_BYTES.set(ALL_BYTES.get() - Self::layout(self.pages).size());
     }
 }
 
@@ -170,7 +184,10 @@ mod tests {
         // SAFETY: the page was borrowed before the cut.
         assert_eq!(unsafe { address.read() }, 7);
         let before = arena.memory_bytes();
+        assert_eq!(all_bytes(), before);
         arena.give_back();
         assert!(arena.memory_bytes() < before);
+        drop(arena);
+        assert_eq!(all_bytes(), 0);
     }
 }

@@ -95,6 +95,18 @@ pub struct CellStore {
     spill_error: Option<io::Error>,
 }
 
+/// Memory of all databases of this thread that are not in files.
+pub fn memory_bytes() -> usize {
+    arena::all_bytes()
+}
+
+/// What SQLite itself has allocated, for all threads.
+pub fn sqlite_bytes() -> u64 {
+    // SAFETY: it takes nothing, and may be called at any time.
+    let bytes = unsafe { rusqlite::ffi::sqlite3_memory_used() };
+    u64::try_from(bytes).unwrap_or(0)
+}
+
 thread_local! {
     /// One for all cells of a shard: its tables are larger than a small cell.
     static ENCODER: RefCell<Encoder> = RefCell::new(Encoder::new());
