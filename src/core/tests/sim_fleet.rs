@@ -14,7 +14,7 @@ use fleet::{Broken, Ending, Met, run};
 const PATIENCE: u64 = 2_000;
 
 /// What many seeds together must have met.
-const MET: [&str; 22] = [
+const MET: [&str; 24] = [
     "released",
     "forwarded",
     "late segments",
@@ -26,6 +26,8 @@ const MET: [&str; 22] = [
     "occupied",
     "drained",
     "cells cut off",
+    "moved",
+    "purged",
     "crashed",
     "paused",
     "frozen",
@@ -129,8 +131,10 @@ broken! {
     a_gate_that_opens_at_the_commit_is_noticed: GateAtCommit says "was seen" | "successor lacks";
     a_release_before_the_proof_is_noticed: ReleaseUnproven says "commits are missing";
     a_cell_that_is_served_after_its_release_is_noticed: ReleasedServed says "was seen";
+    a_cell_that_is_served_while_it_moves_is_noticed: MovedServed says "was seen" | "never ran";
+    a_purge_that_deletes_what_came_after_it_is_noticed: PurgedLater says "was seen" | "missing" | "the files end at";
     a_route_without_a_deadline_is_noticed: RouteWithoutDeadline says "never served" | "never ran";
-    a_request_that_runs_twice_is_noticed: Replayed says "committed twice";
+    a_request_that_runs_twice_is_noticed: Replayed says "committed twice" | "is back";
     an_alarm_that_is_shown_before_its_entry_is_noticed: EntryUnawaited says "never ran";
     an_entry_that_is_given_away_too_early_is_noticed: EntryGivenAway says "never ran";
     entries_that_share_a_name_are_noticed: EntryNameReused says "never ran";

@@ -43,6 +43,8 @@ pub enum Kind {
     DeleteAlarm,
     /// The alarm may be due: because of this entry, or of a timer.
     Visit(Option<Entry>),
+    /// Its owner has given the cell up for this node, which is to have it in memory.
+    Take(NodeId),
 }
 
 /// A time for an alarm.
@@ -58,6 +60,8 @@ pub enum Source {
     Client,
     Scan,
     Sleepers,
+    /// The process itself, which moves the cell.
+    Mover,
     /// Another process, with this call.
     Call(u64),
 }
@@ -73,7 +77,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// What the shard itself wants of a cell that it has in memory.
+/// What the shard itself, or an operator, wants of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Leave memory if all is proven, and release the cell.
@@ -82,6 +86,10 @@ pub enum Order {
     Evict,
     /// Forget everything, whatever is under way.
     Reset,
+    /// Leave memory if all is proven, and give the cell to another node, by this number.
+    Move(u64),
+    /// Delete all its data.
+    Purge,
 }
 
 /// Whose timer. A cell's second number says which activation of it.
@@ -113,6 +121,8 @@ pub enum Tag {
     OwnerLease(usize, u64, Owner, Mono),
     Claim(usize, u64),
     Restore(usize, u64),
+    /// The release of a cell that this node is to get.
+    Moved(usize, u64, NodeId),
     Upload(usize, u64, u64),
     Proof(usize, u64, u64),
     /// A read begun with the upload: too early to prove it.
@@ -149,6 +159,8 @@ pub enum Wish {
     Request(Tag, Request),
     Timer(Who, Mono),
     Fence(lease::Loss),
+    /// Another node has a cell that was given to it.
+    Moved,
     /// The drain has ended what ran in a cell.
     CutOff,
     /// The drain is over.

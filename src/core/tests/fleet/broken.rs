@@ -39,6 +39,10 @@ pub enum Broken {
     ReleaseUnproven,
     /// A cell that was released is served on.
     ReleasedServed,
+    /// A cell that moves is served until the other node has it.
+    MovedServed,
+    /// A purge deletes all files, not those up to its epoch.
+    PurgedLater,
     /// A route is used until its owner refuses it, or has ended.
     RouteWithoutDeadline,
     /// A request that may have run is sent again.

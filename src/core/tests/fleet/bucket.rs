@@ -49,6 +49,7 @@ pub enum Request {
         cell: usize,
         guard: Option<Guard>,
         body: Body,
+        is_purge: bool,
     },
     GetLease {
         node: NodeId,
@@ -76,6 +77,11 @@ pub enum Request {
         cell: usize,
         record: Record,
         ignores_base: bool,
+    },
+    /// Those of epochs up to this one.
+    DeleteFiles {
+        cell: usize,
+        upto: Epoch,
     },
     PutEntry {
         entry: Entry,
@@ -142,8 +148,20 @@ impl Bucket {
         match request {
             Request::GetOwn { cell } => Answer::Object(self.own.get(cell).cloned()),
             Request::GetLease { node } => Answer::Object(self.leases.get(node).cloned()),
-            Request::CasOwn { cell, guard, body } => {
-                self.cas_own(*cell, guard.as_ref(), body, checker)
+            Request::CasOwn { cell, guard, body, is_purge } => {
+                let answer = self.cas_own(*cell, guard.as_ref(), body, checker);
+                if *is_purge && matches!(answer, Answer::Cas(CasOutcome::Applied(_))) {
+                    checker.purged(*cell, self.parse(*cell, body).epoch);
+                }
+                answer
+            }
+            Request::DeleteFiles { cell, upto } => {
+                self.segments.retain(|(of, (epoch, ..)), _| of != cell || epoch > upto);
+                Answer::Done
+            }
+            Request::Restore { cell, record, .. } if checker.is_purged(*cell, record.epoch) => {
+                // Whoever asks has lost the cell, and may see anything.
+                Answer::Failed
             }
             Request::CasLease { node, guard, body, session, sent_at } => {
                 if !holds(guard, self.leases.get(node)) {

@@ -29,8 +29,10 @@ pub struct Checker {
     /// From what the last claim of an epoch restored.
     restored: BTreeMap<(usize, Epoch), Vec<Segment>>,
     cells: BTreeMap<usize, Truth>,
-    /// How much had been seen of the cell when the op began.
-    begun: BTreeMap<u64, usize>,
+    /// How much had been seen of the cell when the op began, and after how many purges.
+    begun: BTreeMap<u64, (usize, u64)>,
+    /// Purges that took effect.
+    pub purges: u64,
     /// How often something was released: a run in which nothing is has checked nothing.
     pub released: u64,
     /// Alarms that ran.
@@ -41,6 +43,11 @@ pub struct Checker {
 struct Truth {
     /// The longest history that anybody outside has seen.
     observed: Vec<Commit>,
+    /// The epoch of the last purge, and how many there were.
+    purged: Option<Epoch>,
+    purges: u64,
+    /// What had been seen before it.
+    gone: BTreeSet<u64>,
     /// Where each epoch began, by what its owner restored.
     begins: BTreeMap<Epoch, Vec<Commit>>,
     /// The last op released by an activation.
@@ -66,6 +73,19 @@ impl Checker {
         if kept && after.owner.is_some() && before_owner != after.owner.as_ref() {
             self.violated(format!("cell {cell}: epoch {} has two owners", after.epoch));
         }
+    }
+    /// All data of the cell is deleted: it begins anew, and nothing of before is ever seen again.
+    pub fn purged(&mut self, cell: usize, epoch: Epoch) {
+        self.purges += 1;
+        let truth = self.cells.entry(cell).or_default();
+        truth.gone.extend(truth.observed.drain(..).map(|commit| number(&commit)));
+        truth.purged = Some(epoch);
+        truth.purges += 1;
+    }
+    /// Whether nothing of this epoch counts any more.
+    pub fn is_purged(&self, cell: usize, epoch: Epoch) -> bool {
+        let purged = self.cells.get(&cell).and_then(|truth| truth.purged);
+        purged.is_some_and(|purged| epoch <= purged)
     }
     /// A clock that is slow by a hundredth lets its right last that much longer.
     pub fn lease_applied(&mut self, session: &SessionId, sent_at: u64, record: &lease::Record) {
@@ -133,7 +153,8 @@ impl Checker {
     }
     /// Somebody asks something of a cell.
     pub fn asked(&mut self, op: &Op) {
-        let seen = self.cells.get(&op.cell).map_or(0, |truth| truth.observed.len());
+        let of = |truth: &Truth| (truth.observed.len(), truth.purges);
+        let seen = self.cells.get(&op.cell).map_or((0, 0), of);
         self.begun.insert(op.id, seen);
     }
     /// Somebody outside sees this history.
@@ -153,7 +174,20 @@ impl Checker {
         if now >= until && !self.is_lenient {
             self.violated(format!("cell {cell}: ack at {now} after the right ended at {until}"));
         }
-        let begun = self.begun.remove(&op.id).unwrap_or_default();
+        let (begun, purges) = self.begun.remove(&op.id).unwrap_or_default();
+        let truth = self.cells.entry(cell).or_default();
+        let begun = if purges == truth.purges { begun } else { 0 };
+        let is_gone = history.iter().any(|commit| truth.gone.contains(&number(commit)));
+        if self.is_purged(cell, epoch) {
+            // Rights that overlap let a late owner show what it had.
+            if !self.is_lenient {
+                self.violated(format!("cell {cell}: epoch {epoch} shows what was purged"));
+            }
+            return;
+        }
+        if is_gone {
+            self.violated(format!("cell {cell}: what was purged is back at epoch {epoch}"));
+        }
         if history.len() < begun && !self.is_lenient {
             let shows = history.len();
             self.violated(format!(
@@ -232,8 +266,11 @@ impl Checker {
 
 /// Whether both come from the same op.
 fn is_same(a: &Commit, b: &Commit) -> bool {
-    let number = |commit: &Commit| match commit {
-        Commit::Write(n) | Commit::Alarm(n, _) | Commit::Left(n, _) => *n,
-    };
     number(a) == number(b)
+}
+
+fn number(commit: &Commit) -> u64 {
+    match commit {
+        Commit::Write(n) | Commit::Alarm(n, _) | Commit::Left(n, _) => *n,
+    }
 }

@@ -226,6 +226,7 @@ impl World {
             }
         }
         self.met.count("released", self.checker.released);
+        self.met.count("purged", self.checker.purges);
         self.met.count("late segments", self.checker.late() as u64);
         self.met.count("alarms run", self.checker.runs);
         self.met.count("hints left", self.bucket.entries() as u64);
@@ -312,6 +313,7 @@ impl World {
                 self.met.count(loss.word(), 1);
                 self.stop(index);
             }
+            Wish::Moved => self.met.count("moved", 1),
             Wish::CutOff => self.met.count("cells cut off", 1),
             Wish::Exit(exit) => {
                 let word = match exit {
@@ -390,9 +392,14 @@ impl World {
             71..73 => self.ask(index, cell, Kind::SetAlarm(When::At(Wall::from_millis(far)))),
             73..74 => self.ask(index, cell, Kind::SetAlarm(When::At(LATEST))),
             74..78 => self.ask(index, cell, Kind::DeleteAlarm),
-            78..86 => self.input(index, order(Order::Release)),
+            78..83 => self.input(index, order(Order::Release)),
             86..94 => self.input(index, order(Order::Evict)),
-            _ => self.input(index, order(Order::Reset)),
+            94..97 => self.input(index, order(Order::Reset)),
+            97..99 => self.input(index, order(Order::Purge)),
+            _ => {
+                let to = self.workload.range(0, 1 << 32);
+                self.input(index, order(Order::Move(to)));
+            }
         }
         self.misbehave(index);
     }

@@ -25,29 +25,34 @@ impl Process {
         let is_sent_here = matches!(op.source, Source::Call(_)) && self.drain.is_serving();
         let purpose = match (&op.kind, is_sent_here) {
             (Kind::Visit(_), false) => Purpose::Woken,
-            (Kind::Visit(_), true) => Purpose::WokenPlaced,
+            (Kind::Visit(_), true) | (Kind::Take(_), _) => Purpose::WokenPlaced,
             (_, false) => Purpose::Entered,
             (_, true) => Purpose::Placed,
         };
         let cell = op.cell;
+        self.claim(cell, purpose, VecDeque::from([op]));
+    }
+    pub(super) fn claim(&mut self, cell: usize, purpose: Purpose, waiting: VecDeque<Op>) {
         let activation = self.number();
+        let is_purge = purpose == Purpose::Purge;
         let me = Me { owner: self.birth.owner.clone(), serving: None };
         let claim = Claim::new(me, purpose, self.seed());
-        let claiming = Claiming { claim, history: vec![], read: None, wrote: None };
+        let claiming = Claiming { claim, is_purge, history: vec![], read: None, wrote: None };
         let phase = Phase::Claiming(Box::new(claiming));
-        self.cells.insert(cell, Cell { activation, waiting: VecDeque::from([op]), phase });
+        self.cells.insert(cell, Cell { activation, waiting, phase });
         self.tell_claim(cell, Event::Started);
     }
     fn claiming(&mut self, cell: usize) -> Option<&mut Claiming> {
         match &mut self.cells.get_mut(&cell)?.phase {
             Phase::Claiming(claiming) => Some(claiming),
-            Phase::Serving(_) => None,
+            Phase::Serving(_) | Phase::Moving => None,
         }
     }
     pub(super) fn tell_claim(&mut self, cell: usize, event: Event) {
         let Some(of) = self.cells.get(&cell).map(|cell| cell.activation) else { return };
         let now = self.now;
         let Some(claiming) = self.claiming(cell) else { return };
+        let is_purge = claiming.is_purge;
         let mut effects = vec![];
         claiming.claim.on_event(now, event, &mut effects);
         for effect in effects {
@@ -61,14 +66,15 @@ impl Process {
                     }
                     let guard = Some(guard).filter(|_| !self.is(Broken::GuardForgotten));
                     let body = Body(record.encode(&self.birth.ids[cell]));
-                    self.request(Tag::Claim(cell, of), Request::CasOwn { cell, guard, body });
+                    let request = Request::CasOwn { cell, guard, body, is_purge };
+                    self.request(Tag::Claim(cell, of), request);
                 }
                 Effect::Restore(record) => self.restore(cell, of, record),
                 Effect::SetTimer(at) => self.set_timer(Who::Claim(cell, of), at),
                 Effect::Serve { record, etag } => return self.open(cell, record, etag),
                 Effect::Forward(route) => return self.forward(cell, &route),
                 Effect::Send(node) => return self.send(cell, &node),
-                Effect::Purged(_) => unreachable!("nothing is purged here"),
+                Effect::Purged(record) => return self.purged(cell, record.epoch),
                 Effect::Fail(failure) => return self.fail(cell, failure),
             }
         }
@@ -80,6 +86,9 @@ impl Process {
         let left = self.left.get(&cell).cloned();
         let Some(claiming) = self.claiming(cell) else { return true };
         claiming.wrote = Some(record.clone());
+        if claiming.is_purge {
+            return false;
+        }
         let is_rebase = record.is_based() && !claiming.history.is_empty();
         let is_left = left.is_some_and(|(left, _)| {
             claiming.read.as_ref().is_some_and(|(record, _)| *record == left)
@@ -206,7 +215,7 @@ impl Process {
         for op in self.cells.remove(&cell).expect("it is there").waiting {
             match op.source {
                 Source::Call(_) => self.finish(op, Outcome::Refused(Refusal::NotOwner)),
-                Source::Client | Source::Scan | Source::Sleepers => {
+                Source::Client | Source::Scan | Source::Sleepers | Source::Mover => {
                     self.call(op, route.owner.node.clone(), Some(route));
                 }
             }
@@ -217,7 +226,7 @@ impl Process {
         for op in self.cells.remove(&cell).expect("it is there").waiting {
             match op.source {
                 Source::Call(_) => self.finish(op, Outcome::Refused(Refusal::NotOwner)),
-                Source::Client | Source::Scan | Source::Sleepers => {
+                Source::Client | Source::Scan | Source::Sleepers | Source::Mover => {
                     self.call(op, node.clone(), None);
                 }
             }
@@ -233,7 +242,7 @@ impl Process {
                 // It came while a visit looked for the cell, and may create it.
                 _ if is_absent => self.enter(op),
                 (_, Source::Call(_)) => self.finish(op, Outcome::Refused(Refusal::Unavailable)),
-                (_, Source::Client | Source::Scan | Source::Sleepers) => {
+                (_, Source::Client | Source::Scan | Source::Sleepers | Source::Mover) => {
                     self.finish(op, Outcome::Failed);
                 }
             }

@@ -4,6 +4,7 @@
 mod claiming;
 mod fleet;
 mod leasing;
+mod ordered;
 mod routing;
 mod serving;
 
@@ -94,10 +95,13 @@ struct Cell {
 enum Phase {
     Claiming(Box<Claiming>),
     Serving(Box<Serving>),
+    /// It is released, and another node is to have it. What comes waits.
+    Moving,
 }
 
 struct Claiming {
     claim: Claim,
+    is_purge: bool,
     history: Vec<Commit>,
     /// Of the broken claims: what was read and written last.
     read: Option<(Record, Etag)>,
@@ -265,6 +269,7 @@ impl Process {
             | Tag::OwnerLease(cell, of, ..)
             | Tag::Claim(cell, of)
             | Tag::Restore(cell, of)
+            | Tag::Moved(cell, of, _)
             | Tag::Upload(cell, of, _)
             | Tag::Proof(cell, of, _)
             | Tag::Early(cell, of)
@@ -275,6 +280,7 @@ impl Process {
                 self.owner_lease_read(cell, &owner, begun, answer);
             }
             Tag::Restore(cell, _) => self.restored(cell, answer),
+            Tag::Moved(cell, _, to) => self.moves(cell, to, &answer),
             Tag::Upload(cell, _, max) => self.uploaded(cell, max, &answer),
             Tag::Early(cell, _) => self.read_early(cell, answer),
             Tag::Proof(cell, _, asked) => self.owner_read(cell, asked, answer),
@@ -305,8 +311,14 @@ impl Process {
             return;
         }
         match (order, self.cells.get(&cell).map(|cell| &cell.phase)) {
-            (_, None) | (Order::Release | Order::Evict, Some(Phase::Claiming(_))) => {}
+            (Order::Purge, _) => self.purge(cell),
+            (Order::Release | Order::Evict | Order::Move(_) | Order::Reset, None)
+            | (
+                Order::Release | Order::Evict | Order::Move(_),
+                Some(Phase::Claiming(_) | Phase::Moving),
+            ) => {}
             (Order::Reset, Some(_)) => self.reset(cell),
+            (Order::Move(to), Some(Phase::Serving(_))) => self.give(cell, to),
             (Order::Release, Some(Phase::Serving(_))) => {
                 self.release(cell);
             }

@@ -22,9 +22,12 @@ impl Process {
         if is_sent_here && self.drain.turns_away(self.now, is_here) {
             return self.finish(op, Outcome::Refused(Refusal::Draining));
         }
+        if matches!(op.kind, Kind::Take(_)) && !self.drain.is_serving() {
+            return self.finish(op, Outcome::Refused(Refusal::Draining));
+        }
         if let Some(cell) = self.cells.get_mut(&op.cell) {
             return match &mut cell.phase {
-                Phase::Claiming(_) => cell.waiting.push_back(op),
+                Phase::Claiming(_) | Phase::Moving => cell.waiting.push_back(op),
                 Phase::Serving(_) => self.serve(op),
             };
         }
@@ -48,6 +51,9 @@ impl Process {
     }
     pub(super) fn call_ended(&mut self, call: u64, result: Result<Outcome, CallError>) {
         let Some(op) = self.calls.remove(&call) else { return };
+        if op.source == Source::Mover {
+            return self.finish(op, result.unwrap_or(Outcome::Failed));
+        }
         match result {
             Ok(Outcome::Refused(refusal)) => self.call_failed(op, CallError::Refused(refusal)),
             Ok(outcome @ (Outcome::Done | Outcome::Verdict(_) | Outcome::Failed)) => {
@@ -85,6 +91,7 @@ impl Process {
             }
             Source::Call(call) => self.wishes.push(Wish::Answer { call, outcome }),
             Source::Sleepers => {}
+            Source::Mover => self.given(op, outcome),
             Source::Scan => {
                 let Kind::Visit(Some(entry)) = op.kind else { unreachable!("{op:?}") };
                 let verdict = match outcome {

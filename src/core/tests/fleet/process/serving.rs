@@ -21,7 +21,7 @@ impl Process {
     pub(super) fn serving(&mut self, cell: usize) -> Option<&mut Serving> {
         match &mut self.cells.get_mut(&cell)?.phase {
             Phase::Serving(serving) => Some(serving),
-            Phase::Claiming(_) => None,
+            Phase::Claiming(_) | Phase::Moving => None,
         }
     }
     /// The cell is ours: it begins, and what waited is done.
@@ -75,6 +75,7 @@ impl Process {
                 let entry = entry.clone();
                 return self.visit(op, entry);
             }
+            Kind::Take(_) => return self.finish(op, Outcome::Done),
         }
         let Some(serving) = self.serving(cell) else {
             return self.finish(op, Outcome::Failed);
@@ -297,19 +298,24 @@ impl Process {
         if !self.is_settled(cell) && !is_hasty {
             return false;
         }
-        let nonce = Nonce::numbered(self.seed(), 1);
-        let id = self.birth.ids[cell].clone();
-        let Some(serving) = self.serving(cell) else { return false };
-        let committed = Txid::new(serving.history.len() as u64);
-        let record = serving.record.release(committed, nonce);
-        let guard = Some(Guard::Match(serving.etag.clone()));
-        let body = Body(record.encode(&id));
-        self.request(Tag::Nobody, Request::CasOwn { cell, guard, body });
-        self.left.remove(&cell);
+        let Some(request) = self.giving_back(cell) else { return false };
+        self.request(Tag::Nobody, request);
         if !self.is(Broken::ReleasedServed) {
             self.leave(cell);
         }
         true
+    }
+    /// The write that releases the cell.
+    pub(super) fn giving_back(&mut self, cell: usize) -> Option<Request> {
+        let nonce = Nonce::numbered(self.seed(), 1);
+        let id = self.birth.ids[cell].clone();
+        let serving = self.serving(cell)?;
+        let committed = Txid::new(serving.history.len() as u64);
+        let record = serving.record.release(committed, nonce);
+        let guard = Some(Guard::Match(serving.etag.clone()));
+        let body = Body(record.encode(&id));
+        self.left.remove(&cell);
+        Some(Request::CasOwn { cell, guard, body, is_purge: false })
     }
     /// Puts the cell to rest, if it is settled.
     pub(super) fn evict(&mut self, cell: usize) {
@@ -322,9 +328,12 @@ impl Process {
             self.tell_sleepers(sleepers::Event::Slept(cell, alarm.due));
         }
     }
-    fn leave(&mut self, cell: usize) {
+    pub(super) fn leave(&mut self, cell: usize) {
         let Some(gone) = self.cells.remove(&cell) else { return };
         let Phase::Serving(serving) = gone.phase else { return };
+        self.delete_entries(*serving);
+    }
+    pub(super) fn delete_entries(&mut self, serving: Serving) {
         let entries: Vec<_> = serving.cover.leave().into_iter().map(|e| self.name(e)).collect();
         if !entries.is_empty() {
             self.request(Tag::Nobody, Request::DeleteEntries { entries });
@@ -336,7 +345,7 @@ impl Process {
         for op in gone.waiting {
             let outcome = match op.source {
                 Source::Call(_) => Outcome::Refused(Refusal::Unavailable),
-                Source::Client | Source::Scan | Source::Sleepers => Outcome::Failed,
+                Source::Client | Source::Scan | Source::Sleepers | Source::Mover => Outcome::Failed,
             };
             self.finish(op, outcome);
         }
