@@ -13,7 +13,7 @@ use super::support::wait_for;
 const SLACK: Duration = Duration::from_secs(20);
 
 /// The library that puts a process's wall clock wrong. `None`: there is no compiler here.
-fn library(dir: &Path) -> Option<PathBuf> {
+pub(super) fn library(dir: &Path) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/skew.c");
     let built = dir.join("skew.so");
     let mut compiler = Command::new("cc");

@@ -127,7 +127,7 @@ fn a_disk_that_stays_full_past_the_lease_ends_the_node_and_loses_nothing() {
     let mut plan = site.node("n").variable("CELLD_TTL_MS", TTL.as_millis().to_string());
     let mut node = plan.start();
     let cells: Vec<_> = (0..3).map(|n| Cell::new(format!("c{n}"))).collect();
-    let load = Load::start(node.address(), &cells, 6, 2, &rng);
+    let load = Load::start(node.door(), &cells, 6, 2, &rng);
     wait_for("acknowledged writes", Duration::from_secs(20), || {
         cells.iter().all(|cell| cell.ledger().acknowledged >= 10).then_some(())
     });

@@ -81,7 +81,7 @@ fn requests_that_run_finish_while_their_node_stops() {
     let rng = Rng::from_environment("the stopping node");
     let site = Site::new();
     let (mut first, second, cells) = pair(&site, &[]);
-    let load = Load::start(second.address(), &cells[2..], 4, 2, &rng);
+    let load = Load::start(second.door(), &cells[2..], 4, 2, &rng);
     let here = begin_slow(&first, &cells[0], Duration::from_secs(4));
     let forwarded = begin_slow(&second, &cells[1], Duration::from_secs(4));
     let took = terminate(&mut first, Duration::from_secs(25));

@@ -69,7 +69,7 @@ fn live_and_die(rounds: u64, mut rng: Rng) {
             }
         }
         let current = &cells[cells.len() - CELLS..];
-        let load = Load::start(node.address(), current, WRITERS, READERS, &rng.fork(round));
+        let load = Load::start(node.door(), current, WRITERS, READERS, &rng.fork(round));
         std::thread::sleep(Duration::from_micros(10_000 + rng.below(LIFE_US_MAX)));
         node.end();
         let refusals = load.end();

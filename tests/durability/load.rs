@@ -1,12 +1,12 @@
 //! Writers and readers that work on cells at once and tell the ledgers what they learn.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use super::ledger::{Ledger, append, rows};
 use super::support::http::Client;
+use super::support::node::Door;
 use super::support::rng::Rng;
 
 /// Rows that a reader asks for beyond what is known.
@@ -55,21 +55,16 @@ pub static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Load {
     /// Writers and readers, each on a connection of its own, each at cells that it draws.
-    pub fn start(
-        address: SocketAddr,
-        cells: &[Arc<Cell>],
-        writers: u64,
-        readers: u64,
-        rng: &Rng,
-    ) -> Self {
+    pub fn start(door: Door, cells: &[Arc<Cell>], writers: u64, readers: u64, rng: &Rng) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let refusals = Arc::new(Mutex::new(Vec::new()));
         let mut threads = Vec::new();
         for index in 0..writers + readers {
             let (stop, refusals, cells) = (stop.clone(), refusals.clone(), cells.to_vec());
+            let door = door.clone();
             let mut rng = rng.fork(index);
             threads.push(std::thread::spawn(move || {
-                let Ok(mut client) = Client::connect(address) else { return };
+                let Ok(mut client) = door.connect() else { return };
                 while !stop.load(Ordering::Relaxed) {
                     let cell = &cells[rng.below(cells.len() as u64) as usize];
                     let ended = if index < writers {

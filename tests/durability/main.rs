@@ -8,6 +8,8 @@ mod addresses;
 mod calls;
 mod capacity;
 mod clocks;
+mod crash;
+mod crowd;
 mod damage;
 mod disk;
 mod drain;
@@ -17,9 +19,15 @@ mod kill;
 mod ledger;
 mod litestream;
 mod load;
+mod network;
 mod nodes;
+mod owner;
+mod partition;
+mod relay;
 mod restore;
+mod stall;
 mod store_faults;
+mod wall_clock;
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -66,7 +66,7 @@ fn a_cell_of_a_live_node_is_refused_by_the_other_and_taken_over_after_its_death(
         write(&mut first.client(), cell).expect("an acknowledgement");
     }
     // While the owner serves them under load, the other acknowledges nothing and says why.
-    let load = Load::start(first.address(), &cells, 6, 2, &rng);
+    let load = Load::start(first.door(), &cells, 6, 2, &rng);
     let mut refused = second.client();
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(1) {
@@ -99,7 +99,7 @@ fn a_node_that_stood_still_past_its_lease_acknowledges_nothing_and_fences_itself
         write(&mut first.client(), cell).expect("an acknowledgement");
     }
     // Frozen in the middle of writes: some of them are with the node, unanswered.
-    let load = Load::start(first.address(), &cells, 6, 2, &rng);
+    let load = Load::start(first.door(), &cells, 6, 2, &rng);
     std::thread::sleep(Duration::from_millis(500));
     first.freeze();
     for cell in &cells {

@@ -23,7 +23,7 @@ fn write(client: &mut Client, cell: &Cell, count: u64) {
 }
 
 /// What `noise` of the Worker computes.
-fn noise(seed: u32, bytes: usize) -> Vec<u8> {
+pub(super) fn noise(seed: u32, bytes: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(2_654_435_761).max(1);
     let mut made = Vec::with_capacity(bytes + 4);
     while made.len() < bytes {

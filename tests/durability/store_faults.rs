@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use celld_stores::{ACCESS_KEY, Faulty, Kind, Outage, Request, SECRET_KEY, Store, busiest_second};
+use celld_stores::{Faulty, Kind, Outage, Request, Store, busiest_second};
 use serde_json::{Value, json};
 
 use super::ledger::append;
 use super::load::{Cell, Load, NEXT};
 use super::nodes::assert_fenced;
-use super::support::node::{Node, Plan, Site};
+use super::support::node::{Node, Plan, Remote, Site};
 use super::support::rng::Rng;
 use super::support::wait_for;
 
@@ -47,7 +47,7 @@ impl Stand {
         static NEXT_PREFIX: AtomicU64 = AtomicU64::new(0);
         let proxy = Faulty::before(Store::shared(Kind::Ministack)?)?;
         let url = proxy.url(&format!("node{}", NEXT_PREFIX.fetch_add(1, Ordering::Relaxed)));
-        let site = Site::on_store(url, proxy.endpoint(), ACCESS_KEY, SECRET_KEY);
+        let site = Site::in_store(Remote::new(url, proxy.endpoint()));
         Some(Self { proxy, site, rng: Rng::from_environment(test) })
     }
 
@@ -56,7 +56,7 @@ impl Stand {
     }
 
     fn load(&self, node: &Node, cells: &[Arc<Cell>]) -> Load {
-        Load::start(node.address(), cells, WRITERS, READERS, &self.rng)
+        Load::start(node.door(), cells, WRITERS, READERS, &self.rng)
     }
 
     /// On a busy machine it takes longer until a fault is met.
@@ -279,7 +279,7 @@ fn waits_out(mode: Outage) {
     let mut plan = stand.plan("n", Duration::from_secs(10));
     let mut node = plan.start();
     let all = cells(&node, "c", 3);
-    let load = Load::start(node.address(), &all, WRITERS, READERS, &stand.rng);
+    let load = Load::start(node.door(), &all, WRITERS, READERS, &stand.rng);
     stand.proxy.outage(OUTAGE, mode);
     std::thread::sleep(OUTAGE);
     let took = recovers(&node, &all);

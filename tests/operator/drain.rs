@@ -24,7 +24,7 @@ fn a_drained_node_gives_its_cells_away_under_load_and_ends_well() {
         wait_for("a node that knows the others", MEETING, || rows(&mut client, &cell.name, 0).ok());
     }
     operate(&site, "drain nobody").failed(1, &["there is no lease of a node nobody"]);
-    let load = Load::start(second.address(), &cells, 6, 2, &rng);
+    let load = Load::start(second.door(), &cells, 6, 2, &rng);
     std::thread::sleep(Duration::from_millis(500));
     let drained = operate(&site, "drain first");
     assert!(drained.err.contains("node first drains, with 12 cells"), "{}", drained.err);

@@ -95,8 +95,8 @@ fn cells_move_to_and_fro_under_load_and_lose_nothing() {
     let rng = Rng::from_environment("the moved cells");
     let site = Site::new();
     let (first, second, cells) = pair(&site, 3);
-    let at_first = Load::start(first.address(), &cells, 4, 1, &rng.fork(1));
-    let at_second = Load::start(second.address(), &cells, 4, 1, &rng.fork(2));
+    let at_first = Load::start(first.door(), &cells, 4, 1, &rng.fork(1));
+    let at_second = Load::start(second.door(), &cells, 4, 1, &rng.fork(2));
     for round in 0..4 {
         let to = if round % 2 == 0 { "second" } else { "first" };
         for cell in &cells {

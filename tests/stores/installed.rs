@@ -27,13 +27,18 @@ pub fn is_required() -> bool {
     std::env::var_os("CELLD_STORES_REQUIRED").is_some_and(|value| !value.is_empty())
 }
 
-/// Says so past the test harness, which shows nothing of tests that pass.
+/// A test does nothing because a program is not installed.
 pub(crate) fn skip(program: Program, why: &anyhow::Error) {
     assert!(!is_required(), "{why:#}");
+    tell_of_skipping(&format!("no {program:?}: {why:#}"));
+}
+
+/// Says so past the test harness, which shows nothing of tests that pass.
+pub(crate) fn tell_of_skipping(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("this test");
     // Nothing can be done about a closed standard error.
-    let _written = writeln!(std::io::stderr(), "SKIPPED {test}: no {program:?}: {why:#}");
+    let _written = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
 }
 
 impl Program {

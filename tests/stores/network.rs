@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::installed::{is_required, tell_of_skipping};
+
 /// A router and the hosts at it. Anything that runs on them is killed when it is dropped.
 #[derive(Debug)]
 pub struct Network {
@@ -47,6 +49,23 @@ impl Network {
         let network = Arc::new(Self { name, hosts: AtomicU32::new(0) });
         script(&["make", &network.name, &pid])?;
         Ok(network)
+    }
+
+    /// One without hosts. `None`: this process may not make one, and the user has been told.
+    ///
+    /// # Panics
+    /// It may, and it fails, where stores are required.
+    pub fn permitted() -> Option<Arc<Self>> {
+        let why = match Self::new() {
+            Ok(network) => return Some(network),
+            Err(why) => format!("{why:#}"),
+        };
+        // SAFETY: the call only tells a number.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        let is_denied = !is_root || why.contains("not permitted");
+        assert!(is_denied || !is_required(), "no host can be made: {why}");
+        tell_of_skipping(&format!("no host can be made: {why}"));
+        None
     }
 
     /// One more host; its name is letters, digits and dashes, and no other one's.

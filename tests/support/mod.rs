@@ -6,7 +6,16 @@ pub mod http;
 pub mod node;
 pub mod rng;
 
+use std::io::Write as _;
 use std::time::{Duration, Instant};
+
+/// Says something past the test harness, which shows nothing of tests that pass.
+pub fn tell(text: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // Nothing can be done about a closed standard error.
+    let _written = writeln!(std::io::stderr(), "{test}: {text}");
+}
 
 /// Asks again and again until there is an answer.
 ///

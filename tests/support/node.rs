@@ -1,34 +1,58 @@
 //! Nodes as real processes: started, killed, stopped, looked at.
 
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use celld_stores::{ACCESS_KEY, Host, REGION, SECRET_KEY};
 use tempfile::TempDir;
 
 use super::http::{Client, Response};
 use super::wait_for;
 
-/// A node on a busy machine starts within this time.
-const START_LIMIT: Duration = Duration::from_secs(30);
+/// A node on a machine that is five times too busy has been seen to start within 40 s.
+const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// One bucket with a deployment, and room for what nodes on it need.
 pub struct Site {
     dir: TempDir,
-    bucket: Place,
+    bucket: Bucket,
 }
 
-/// Where a bucket is.
-enum Place {
+/// Where the nodes' bucket is.
+enum Bucket {
     Directory(PathBuf),
-    /// The command with its keys, its URL and the rest that says how it is reached.
-    Store {
-        url: String,
-        endpoint: String,
-        keys: [(&'static str, String); 2],
-    },
+    Store(Remote),
+}
+
+/// A bucket in a store of S3's kind.
+pub struct Remote {
+    url: String,
+    /// Where the store is, and the keys to it.
+    variables: [(&'static str, String); 4],
+    /// From where it is reached; `None`: from everywhere.
+    host: Option<Host>,
+}
+
+impl Remote {
+    /// The bucket of this URL, in a store of these tests.
+    pub fn new(url: String, endpoint: String) -> Self {
+        let variables = [
+            ("S3_ENDPOINT", endpoint),
+            ("AWS_REGION", REGION.to_owned()),
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.to_owned()),
+        ];
+        Self { url, variables, host: None }
+    }
+
+    /// Who deploys to it does so on this host.
+    pub fn from(self, host: &Host) -> Self {
+        Self { host: Some(host.clone()), ..self }
+    }
 }
 
 impl Site {
@@ -37,45 +61,49 @@ impl Site {
         Self::of("ledger")
     }
 
-    /// With the ledger, and the bucket at a store that speaks S3.
-    pub fn on_store(url: String, endpoint: String, id: &str, secret: &str) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let keys = [("AWS_ACCESS_KEY_ID", id.into()), ("AWS_SECRET_ACCESS_KEY", secret.into())];
-        Self::deploy_to("ledger", dir, Place::Store { url, endpoint, keys })
-    }
-
     /// With another Worker of `tests/workers` deployed.
     pub fn of(worker: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let bucket = dir.path().join("bucket");
-        Self::deploy(worker, dir, bucket)
+        Self::with(worker, dir, Bucket::Directory(bucket))
     }
 
     /// With the ledger, and the bucket somewhere else.
     pub fn on(dir: TempDir, bucket: PathBuf) -> Self {
-        Self::deploy("ledger", dir, bucket)
+        Self::with("ledger", dir, Bucket::Directory(bucket))
     }
 
-    fn deploy(worker: &str, dir: TempDir, bucket: PathBuf) -> Self {
-        Self::deploy_to(worker, dir, Place::Directory(bucket))
+    /// With the ledger, and the bucket in a store.
+    pub fn in_store(remote: Remote) -> Self {
+        Self::with("ledger", tempfile::tempdir().expect("a directory"), Bucket::Store(remote))
     }
 
-    fn deploy_to(worker: &str, dir: TempDir, bucket: Place) -> Self {
+    fn with(worker: &str, dir: TempDir, bucket: Bucket) -> Self {
         let site = Self { dir, bucket };
-        let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workers").join(worker);
-        let mut command = celld();
-        site.name_bucket(command.arg("deploy").arg(project));
-        let output = command.output().expect("the program starts");
+        let output = site.deploy(&worker_dir(worker)).output().expect("the program starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{said}");
         site
     }
 
+    /// The program that deploys a project, not started.
+    pub fn deploy(&self, project: &Path) -> Command {
+        let mut command = self.celld();
+        if let Bucket::Store(Remote { host: Some(host), .. }) = &self.bucket {
+            host.takes(&mut command);
+        }
+        command.arg("deploy").arg(project).args(["--bucket", &self.bucket_url()]);
+        command
+    }
+
     /// The bucket's directory.
+    ///
+    /// # Panics
+    /// It is in a store.
     pub fn bucket(&self) -> &Path {
         match &self.bucket {
-            Place::Directory(path) => path,
-            Place::Store { url, .. } => panic!("{url} is no directory"),
+            Bucket::Directory(path) => path,
+            Bucket::Store(remote) => panic!("{} is no directory", remote.url),
         }
     }
 
@@ -84,16 +112,20 @@ impl Site {
         self.dir.path()
     }
 
-    fn name_bucket(&self, command: &mut Command) {
+    fn bucket_url(&self) -> String {
         match &self.bucket {
-            Place::Directory(path) => {
-                command.arg("--bucket").arg(format!("file://{}", path.display()));
-            }
-            Place::Store { url, endpoint, keys } => {
-                command.args(["--bucket", url, "--endpoint", endpoint]);
-                command.args(["--region", "us-east-1"]).envs(keys.clone());
-            }
+            Bucket::Directory(path) => format!("file://{}", path.display()),
+            Bucket::Store(remote) => remote.url.clone(),
         }
+    }
+
+    /// The program, as it reaches the bucket.
+    fn celld(&self) -> Command {
+        let mut command = celld();
+        if let Bucket::Store(remote) = &self.bucket {
+            command.envs(remote.variables.clone());
+        }
+        command
     }
 
     /// How a node of this name will run.
@@ -103,15 +135,20 @@ impl Site {
 
     /// The same, on this address.
     pub fn node_at(&self, name: &str, listen: &str) -> Plan {
-        let mut command = celld();
-        self.name_bucket(&mut command);
-        command.args(["--node", name, "--listen", listen]);
+        let mut command = self.celld();
+        command.args(["--bucket", &self.bucket_url(), "--node", name, "--listen", listen]);
         Plan {
             command,
+            clients: None,
             log: self.path().join(format!("{name}.log")),
             state: self.path().join(format!("{name}.state")),
         }
     }
+}
+
+/// The project of a Worker in `tests/workers`.
+pub fn worker_dir(worker: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workers").join(worker)
 }
 
 /// The program, with nothing of the environment that would change what it does.
@@ -130,6 +167,8 @@ fn celld() -> Command {
 /// A node that may be started.
 pub struct Plan {
     command: Command,
+    /// Where its clients are, unless in the network of the test.
+    clients: Option<Host>,
     log: PathBuf,
     state: PathBuf,
 }
@@ -153,11 +192,23 @@ impl Plan {
         self
     }
 
+    /// It will run on this host, and be reached from that of the clients.
+    pub fn on(mut self, host: &Host, clients: &Host) -> Self {
+        host.takes(&mut self.command);
+        self.clients = Some(clients.clone());
+        self
+    }
+
     /// Another name for state and log: two nodes may have the same `--node`.
     pub fn beside(mut self, name: &str) -> Self {
         self.log.set_file_name(format!("{name}.log"));
         self.state.set_file_name(format!("{name}.state"));
         self
+    }
+
+    /// Where it writes what it says, each life behind the one before.
+    pub fn log(&self) -> &Path {
+        &self.log
     }
 
     /// The state directory.
@@ -171,7 +222,8 @@ impl Plan {
         let log = OpenOptions::new().append(true).create(true).open(&self.log).expect("a log");
         self.command.env("CELLD_WATCH", &self.state);
         let child = self.command.stdout(Stdio::null()).stderr(log).spawn().expect("it starts");
-        Node { child, log: self.log.clone(), said_before, address: None }
+        let clients = self.clients.clone();
+        Node { child, log: self.log.clone(), said_before, address: None, clients }
     }
 
     /// Starts it and waits until it serves.
@@ -182,12 +234,41 @@ impl Plan {
     }
 }
 
+/// Starts them side by side and waits until all serve: what a start takes is mostly the store's time.
+pub fn start_all<const N: usize>(plans: [&mut Plan; N]) -> [Node; N] {
+    let mut nodes = plans.map(Plan::spawn);
+    nodes.iter_mut().for_each(|node| node.wait_until_it_serves(START_LIMIT));
+    nodes
+}
+
 /// A process that runs. It is killed when it is dropped.
 pub struct Node {
     child: Child,
     log: PathBuf,
     said_before: u64,
     address: Option<SocketAddr>,
+    clients: Option<Host>,
+}
+
+/// Where clients enter.
+#[derive(Clone)]
+pub struct Door {
+    address: SocketAddr,
+    /// The host that they are on; `None`: in the network of the test.
+    clients: Option<Host>,
+}
+
+impl Door {
+    /// A new connection.
+    ///
+    /// # Errors
+    /// Nobody listens.
+    pub fn connect(&self) -> io::Result<Client> {
+        match &self.clients {
+            None => Client::connect(self.address),
+            Some(host) => host.on(|| Client::connect(self.address)),
+        }
+    }
 }
 
 impl Node {
@@ -210,9 +291,14 @@ impl Node {
         self.address.expect("it was waited for")
     }
 
+    /// Where clients enter.
+    pub fn door(&self) -> Door {
+        Door { address: self.address(), clients: self.clients.clone() }
+    }
+
     /// A new connection.
     pub fn client(&self) -> Client {
-        Client::connect(self.address()).expect("a connection")
+        self.door().connect().expect("a connection")
     }
 
     /// One request on a connection of its own.

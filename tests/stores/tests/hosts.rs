@@ -4,25 +4,12 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use celld_stores::{Host, Network};
 
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(20);
-
-/// `None`: this process may not make any, and the user has been told.
-fn network() -> Option<Arc<Network>> {
-    match Network::new() {
-        Ok(network) => Some(network),
-        Err(why) => {
-            // Nothing can be done about a closed standard error.
-            let _written = writeln!(std::io::stderr(), "SKIPPED hosts: {why:#}");
-            None
-        }
-    }
-}
 
 fn script(arguments: &[&str]) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/netns");
@@ -51,7 +38,7 @@ fn wait_for_end(child: &mut Child) {
 
 #[test]
 fn a_way_that_is_cut_passes_nothing_until_it_is_healed() {
-    let Some(network) = network() else { return };
+    let Some(network) = Network::permitted() else { return };
     let [near, far, third] =
         ["near", "far", "third"].map(|name| network.host(name).expect("a host"));
     assert!(near.address() != far.address());
@@ -80,7 +67,7 @@ fn a_way_that_is_cut_passes_nothing_until_it_is_healed() {
 
 #[test]
 fn a_network_ends_with_its_last_handle_and_with_all_that_runs_on_it() {
-    let Some(network) = network() else { return };
+    let Some(network) = Network::permitted() else { return };
     let host = network.host("lonely").expect("a host");
     let mut running = idle(Some(&host));
     let pid = std::process::id().to_string();
@@ -100,7 +87,7 @@ fn a_network_ends_with_its_last_handle_and_with_all_that_runs_on_it() {
 
 #[test]
 fn what_a_killed_program_has_left_is_removed_when_the_next_network_is_made() {
-    if network().is_none() {
+    if Network::permitted().is_none() {
         return;
     }
     let mut owner = idle(None);
@@ -108,11 +95,11 @@ fn what_a_killed_program_has_left_is_removed_when_the_next_network_is_made() {
     script(&["make", &net, &owner.id().to_string()]);
     script(&["host", &net, "one", "10.0.0.1"]);
     let left = || script(&["list"]).lines().filter(|name| name.contains(&net)).count();
-    let next = network();
+    let next = Network::permitted();
     assert_eq!(left(), 2, "its program lives");
     drop(next);
     owner.kill().expect("it is our child");
     owner.wait().expect("it is our child");
-    let _next = network();
+    let _next = Network::permitted();
     assert_eq!(left(), 0);
 }

@@ -2,9 +2,11 @@
 //
 //   GET  /                                  answers without a cell
 //   GET  /<cell>/id                         its id
+//   GET  /<cell>/now                        its wall clock, in ms
 //   GET  /<cell>/rows?after=N               "n writer seq" for each row behind N
 //   POST /<cell>/append?writer=W&seq=S      one row, one commit
-//   POST /<cell>/many?writer=W&from=S&count=C   C rows, each in a commit of its own; their numbers
+//   POST /<cell>/many?writer=W&from=S&count=C&pause=P   C rows, each in a commit of its own, with P ms
+//                                           (or none) between them; their numbers
 //   POST /<cell>/slow?writer=W&seq=S&ms=T   one row, after T ms
 //   GET  /<cell>/slow                       how many of those run
 //   POST /<cell>/compute                    computes for ever
@@ -40,6 +42,8 @@ export class Cell extends DurableObject {
     switch (action) {
       case "GET /id":
         return new Response(this.ctx.id.toString());
+      case "GET /now":
+        return new Response(`${Date.now()}`);
       case "GET /rows": {
         const lines = [];
         for (const row of this.sql.exec("SELECT n, writer, seq FROM rows WHERE n > ? ORDER BY n", number("after"))) {
@@ -67,7 +71,7 @@ export class Cell extends DurableObject {
         for (let i = 0; i < count; i += 1) {
           numbers.push(`${this.append(writer, from + i)}\n`);
           // Ends the turn, and with it the commit.
-          await new Promise((resolve) => setTimeout(resolve, 0));
+          await new Promise((resolve) => setTimeout(resolve, number("pause")));
         }
         return new Response(numbers.join(""));
       }

@@ -1,0 +1,161 @@
+//! A way between two processes on loopback that can be cut, where hosts of their own are not
+//! permitted.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How soon a stream notices that its way is cut, healed or over.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The kernel gives up a connection to a host that has been silent for so long.
+const SILENCE: Duration = Duration::from_secs(8);
+
+/// Takes connections and hands their bytes on, until it is dropped.
+pub struct Relay {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    is_cut: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl State {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Stands still while the way is cut, but not for ever. Whether it is open again.
+    fn pass(&self) -> bool {
+        let begin = Instant::now();
+        while self.is_cut.load(Ordering::Relaxed) {
+            if self.is_over() || begin.elapsed() > SILENCE {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
+    }
+}
+
+impl Relay {
+    /// A way to where `find` says, asked for each connection. While it says nothing, connections
+    /// are closed.
+    pub fn start(find: impl Fn() -> Option<SocketAddr> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let state = Arc::new(State::default());
+        let (ways, find) = (state.clone(), Arc::new(find));
+        std::thread::spawn(move || {
+            for taken in listener.incoming() {
+                if ways.is_over() {
+                    return;
+                }
+                let (state, find) = (ways.clone(), find.clone());
+                std::thread::spawn(move || {
+                    // Either side may end at any time; the other one is told.
+                    let _ended = taken.and_then(|near| join(near, &state, &*find));
+                });
+            }
+        });
+        Self { address, state }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on no byte passes, and nobody is told before the kernel would notice.
+    pub fn cut(&self) {
+        self.state.is_cut.store(true, Ordering::Relaxed);
+    }
+
+    /// They do again, those that wait first.
+    pub fn heal(&self) {
+        self.state.is_cut.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.state.is_over.store(true, Ordering::Relaxed);
+        // Wakes the thread that takes connections.
+        let _woken = TcpStream::connect(self.address);
+    }
+}
+
+fn join(
+    near: TcpStream,
+    state: &Arc<State>,
+    find: &(impl Fn() -> Option<SocketAddr> + ?Sized),
+) -> io::Result<()> {
+    if !state.pass() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let far = TcpStream::connect(find().ok_or(io::ErrorKind::NotFound)?)?;
+    for stream in [&near, &far] {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(LOOK))?;
+    }
+    let (back_from, back_to) = (far.try_clone()?, near.try_clone()?);
+    let back = state.clone();
+    std::thread::spawn(move || copy(back_from, back_to, &back));
+    copy(near, far, state);
+    Ok(())
+}
+
+/// Until one side ends. Ends both then.
+fn copy(mut from: TcpStream, mut to: TcpStream, state: &State) {
+    let mut piece = vec![0; 64 << 10];
+    while !state.is_over() && state.pass() {
+        let got = match from.read(&mut piece) {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(error) if is_late(&error) => continue,
+            Err(_) => break,
+        };
+        // What was on its way when it was cut is on its way.
+        if !state.pass() || to.write_all(&piece[..got]).is_err() {
+            break;
+        }
+    }
+    for stream in [from, to] {
+        // It may have ended by itself.
+        let _ended = stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}
+
+#[test]
+fn a_relay_hands_on_what_waited_while_it_was_cut() {
+    let server = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = server.local_addr().expect("it is bound");
+    let relay = Relay::start(move || Some(address));
+    let mut near = TcpStream::connect(relay.address()).expect("a connection");
+    let (mut far, _) = server.accept().expect("a connection");
+    let mut byte = [0];
+    near.write_all(b"a").expect("it is written");
+    far.read_exact(&mut byte).expect("it passes");
+    relay.cut();
+    near.write_all(b"b").expect("it is written");
+    far.set_read_timeout(Some(LOOK * 10)).expect("a limit");
+    assert!(far.read(&mut byte).is_err_and(|error| is_late(&error)));
+    relay.heal();
+    far.set_read_timeout(None).expect("no limit");
+    far.read_exact(&mut byte).expect("it passes");
+    assert_eq!(&byte, b"b");
+    drop(near);
+    assert_eq!(far.read(&mut byte).expect("the end"), 0);
+}
