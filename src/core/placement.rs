@@ -44,7 +44,11 @@ pub fn choose<'a>(cell: &CellId, me: &NodeId, members: &[Member<'a>]) -> Option<
     let mean = mean_share(members);
     if let Some(member) = members.iter().find(|member| member.node == me) {
         let is_even = share(&member.load) * 1_000 <= mean * STICKY_PERMILLE + FEW * 1_000;
-        if is_even && pressure(&member.load) < PRESSURE_MAX && !member.load.is_draining {
+        let has_room = fullness(&member.load) < PRESSURE_MAX && !member.load.is_draining;
+        let is_able =
+            |other: &Member<'_>| pressure(&other.load) < PRESSURE_MAX && !other.load.is_draining;
+        // Where all are busy, to forward is more work for them.
+        if is_even && has_room && (is_able(member) || !members.iter().any(is_able)) {
             return Some(member.node);
         }
     }
@@ -109,12 +113,17 @@ fn mean_share(members: &[Member<'_>]) -> u64 {
 
 /// How near the node is to what it can carry at most.
 fn pressure(load: &Load) -> u64 {
+    fullness(load).max(load.busy_permille)
+}
+
+/// The same, of what it has in memory.
+fn fullness(load: &Load) -> u64 {
     let part = |of: u64, max: u64| {
         if max == 0 { 0 } else { u128::from(of) * 1_000 / u128::from(max) }
     };
     let cells = part(load.cells, load.cells_max);
     let memory = part(load.memory_bytes, load.memory_max_bytes);
-    u64::try_from(cells.max(memory).min(1_000)).expect("a thousand at most").max(load.busy_permille)
+    u64::try_from(cells.max(memory).min(1_000)).expect("a thousand at most")
 }
 
 /// Its shards, times what they have left: all of it for an empty node, half for one with as many
@@ -235,6 +244,21 @@ mod tests {
         assert!(!is_kept(Load { cells_max: 1_000, ..load(4, 990) }));
         assert!(!is_kept(Load { memory_bytes: 99, memory_max_bytes: 100, ..load(4, 9) }));
         assert!(!is_kept(Load { is_draining: true, ..load(4, 9) }));
+        assert!(is_kept(Load { busy_permille: 900, ..load(4, 9) }));
+        assert!(!is_kept(Load { busy_permille: 980, ..load(4, 9) }));
+    }
+
+    #[test]
+    fn where_all_are_busy_a_cell_stays_where_it_enters_unless_that_node_is_full() {
+        let nodes: Vec<_> = (0..3).map(node).collect();
+        let busy = Load { busy_permille: 990, ..load(4, 1_000) };
+        let is_kept = |mine: Load| {
+            let members = members(&nodes, &[mine, busy, busy]);
+            (0..100).all(|n| choose(&cell(n), &nodes[0], &members) == Some(&nodes[0]))
+        };
+        assert!(is_kept(busy));
+        assert!(!is_kept(Load { cells_max: 1_000, ..busy }));
+        assert!(!is_kept(Load { cells: 3_000, ..busy }));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Executors: one pinned thread for each shard, one that floats for everything else.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::thread::JoinHandle;
@@ -73,6 +74,21 @@ where
         .map_err(|error| StartError(format!("cannot start the thread {name}: {error}")))
 }
 
+/// For how long the executor that runs this was not parked so far, in µs of the clock on the wall: it
+/// had something to do, and the core or not. What runs now counts when its round is over.
+///
+/// # Panics
+/// No executor runs this.
+pub fn busy_us() -> u64 {
+    thread_local! {
+        static BUSY: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+    // Glommio's own sum starts anew whenever it is asked for.
+    let busy = BUSY.get() + glommio::executor().executor_stats().total_runtime();
+    BUSY.set(busy);
+    u64::try_from(busy.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Runs `future` on a new executor of this thread: for tools and tests.
 ///
 /// # Panics
@@ -101,4 +117,27 @@ fn builder(name: &str, placement: Placement, spin: Duration) -> LocalExecutorBui
         .preempt_timer(PREEMPT)
         .spin_before_park(spin)
         .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_executor_is_busy_while_it_works_and_not_while_it_sleeps() {
+        const WHILE: Duration = Duration::from_millis(300);
+        block_on(async {
+            crate::sleep(Duration::from_millis(1)).await;
+            let begun = busy_us();
+            std::thread::sleep(WHILE);
+            // Its round is over then.
+            crate::sleep(Duration::from_millis(1)).await;
+            let worked = busy_us();
+            crate::sleep(WHILE).await;
+            let slept = busy_us();
+            let (working, sleeping) = (worked - begun, slept - worked);
+            assert!(working >= 300_000, "{working} µs");
+            assert!(sleeping < 150_000, "{sleeping} µs");
+        });
+    }
 }

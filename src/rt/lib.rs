@@ -30,7 +30,7 @@ pub mod tls;
 
 pub use blocking::blocking;
 pub use clock::{mono_us, wall_ms};
-pub use executor::{Placement, StartError, block_on, spawn_thread};
+pub use executor::{Placement, StartError, block_on, busy_us, spawn_thread};
 pub use futures_channel::{mpsc, oneshot};
 pub use memory::memory_limit;
 pub use mesh::{Mesh, MeshReceiver, MeshSender, mesh};

@@ -8,6 +8,7 @@
 mod activation;
 mod address;
 mod body;
+mod busy;
 mod cell;
 mod client;
 mod coding;

@@ -24,6 +24,7 @@ use celld_v8host::{Failure, LoadError, Realm, Script, Target};
 use rustc_hash::FxHashMap;
 
 use crate::body::{Asked, Outcome, failure};
+use crate::busy::Busy;
 use crate::cell::alarm::Owed;
 use crate::cell::{Cell, Via, Wanted};
 use crate::client::Client;
@@ -466,10 +467,12 @@ impl Shard {
 
     /// Evicts what is due, twice a second, for as long as the shard lives.
     pub async fn tick(self: Rc<Self>) {
-        let mut ticks = 0_u64;
+        let (mut ticks, mut busy) = (0_u64, Busy::default());
         loop {
             rt::sleep(Duration::from_millis(500)).await;
             ticks += 1;
+            let at_us = rt::mono_us();
+            self.status.is_busy(self.index, busy.sample(at_us, rt::busy_us()), at_us);
             if ticks.is_multiple_of(TICKS_PER_WEIGHING) {
                 self.make_room();
             }

@@ -7,11 +7,13 @@ use bytes::Bytes;
 use celld_core::lease::Load;
 use celld_core::ownership::Owner;
 use celld_peer::probe::ProbeReply;
+use celld_rt as rt;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
 use crate::body::{Flow, HttpBody};
+use crate::busy::SILENCE_US;
 use crate::storage;
 
 /// Shared by the threads of a node; read only when somebody asks for it.
@@ -32,12 +34,25 @@ impl Drop for Restoring<'_> {
     }
 }
 
-/// What one shard has in memory.
+/// What one shard has in memory, and how busy it is.
 #[derive(Default)]
 struct Held {
     cells: AtomicU64,
     heap_bytes: AtomicU64,
     page_bytes: AtomicU64,
+    busy_permille: AtomicU64,
+    /// When that was measured; zero: not yet.
+    measured_us: AtomicU64,
+}
+
+impl Held {
+    fn busy_permille(&self, now_us: u64) -> u64 {
+        let measured = self.measured_us.load(Ordering::Relaxed);
+        if measured > 0 && now_us.saturating_sub(measured) > SILENCE_US {
+            return 1_000;
+        }
+        self.busy_permille.load(Ordering::Relaxed)
+    }
 }
 
 /// What a node may have in memory; zero: as much as fits.
@@ -132,6 +147,12 @@ impl Status {
         self.shards[shard].page_bytes.store(page_bytes, Ordering::Relaxed);
     }
 
+    /// A shard tells which part of the last seconds it had something to do.
+    pub fn is_busy(&self, shard: usize, permille: u64, at_us: u64) {
+        self.shards[shard].busy_permille.store(permille, Ordering::Relaxed);
+        self.shards[shard].measured_us.store(at_us, Ordering::Relaxed);
+    }
+
     /// Heaps of all shards.
     pub fn heap_bytes(&self) -> u64 {
         self.sum(|held| &held.heap_bytes)
@@ -149,7 +170,10 @@ impl Status {
 
     /// How busy the node is.
     pub fn load(&self) -> Load {
+        let now_us = rt::mono_us();
+        let busy: u64 = self.shards.iter().map(|held| held.busy_permille(now_us)).sum();
         Load {
+            busy_permille: busy / self.shards.len().max(1) as u64,
             shards: self.shards.len() as u64,
             cells: self.sum(|held| &held.cells),
             cells_max: self.capacity.cells,
@@ -159,7 +183,6 @@ impl Status {
             memory_max_bytes: self.capacity.memory_bytes,
             restoring: self.restoring.load(Ordering::Relaxed),
             is_draining: self.is_draining(),
-            ..Load::default()
         }
     }
 
@@ -201,5 +224,25 @@ impl Status {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_as_busy_as_its_shards_and_one_that_says_nothing_is_busy() {
+        let status = Status::new("n".into(), "s".into(), 4, Capacity::default());
+        assert_eq!(status.load().busy_permille, 0);
+        // Long after the test.
+        let now = rt::mono_us() + 3_600_000_000;
+        for (shard, permille) in [100, 300, 500, 700].into_iter().enumerate() {
+            status.is_busy(shard, permille, now);
+        }
+        let held = |shard: usize, after| status.shards[shard].busy_permille(now + after);
+        assert_eq!([held(0, 0), held(3, SILENCE_US)], [100, 700]);
+        assert_eq!(held(0, SILENCE_US + 1), 1_000);
+        assert_eq!(status.load().busy_permille, 400);
     }
 }

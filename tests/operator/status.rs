@@ -1,9 +1,11 @@
 //! `celld status`.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::support::node::Site;
-use super::{internal, operate, plan, states};
+use super::support::wait_for;
+use super::{MEETING, internal, operate, plan, states};
 
 #[test]
 fn each_node_is_shown_with_what_it_says_of_itself() {
@@ -70,4 +72,33 @@ fn a_bucket_that_is_none_is_said_so() {
     let gone = operate(&site, "status");
     assert_eq!(gone.code, Some(1), "{}", gone.err);
     assert!(gone.out.is_empty() && gone.err.contains("bucket"), "{}", gone.err);
+}
+
+#[test]
+fn the_load_is_the_part_of_the_time_in_which_a_node_works() {
+    let site = Site::of("operated");
+    let node = plan(&site, "n").variable("CELLD_TTL_MS", "12000").flag("--shards", "1").start();
+    let shown = || {
+        let status = operate(&site, "status --json").json();
+        status["nodes"][0]["load_permille"].as_u64().expect("a load")
+    };
+    let told = || {
+        let record = std::fs::read(site.bucket().join("nodes@/n.json")).expect("a lease");
+        let record: serde_json::Value = serde_json::from_slice(&record).expect("JSON");
+        record["load"]["busy_permille"].as_u64().expect("a load")
+    };
+    let (is_over, begun) = (AtomicBool::new(false), Instant::now());
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let mut client = node.client();
+            while !is_over.load(Ordering::Relaxed) && begun.elapsed() < 2 * MEETING {
+                client.ask("POST", "/a/compute").expect("an answer").good();
+            }
+        });
+        let is_busy = || (shown() > 600 && told() > 600).then_some(());
+        wait_for("a node that works", MEETING, is_busy);
+        is_over.store(true, Ordering::Relaxed);
+        busy.join().expect("no panic");
+    });
+    wait_for("a node that rests", MEETING, || (shown() < 300 && told() < 300).then_some(()));
 }

@@ -4,6 +4,7 @@
 //   POST /<cell>/add         adds one; the number
 //   GET  /<cell>/count       the number
 //   POST /<cell>/slow?ms=T   adds one after T ms
+//   POST /<cell>/compute     computes for some milliseconds
 //   POST /<cell>/alarm?ms=T  sets an alarm
 //   GET  /unborn             a cell whose constructor throws, once it has a row
 
@@ -26,6 +27,11 @@ export class Cell extends DurableObject {
       case "/slow":
         await new Promise((resolve) => setTimeout(resolve, ms));
         return new Response(`${this.add()}`);
+      case "/compute": {
+        let x = 1;
+        for (let n = 0; n < 5_000_000; n++) x = Math.imul(x, 48271) ^ n;
+        return new Response(`${x}`);
+      }
       case "/alarm":
         await this.ctx.storage.setAlarm(Date.now() + ms);
         return new Response("set");
