@@ -132,7 +132,7 @@ impl Shard {
         self.close_sockets_if_stopping();
     }
 
-    /// The sockets that JavaScript holds end when no request needs them any more: what runs may wait
+    /// The sockets that the Worker holds end when no request needs them any more: what runs may wait
     /// for what comes on them.
     pub fn close_sockets_if_stopping(&self) {
         if self.draining.is_raised() && self.leaving.entered.get() == 0 {
@@ -142,7 +142,7 @@ impl Shard {
 
     fn close_sockets(&self) {
         for host in self.all_hosts() {
-            host.close_all_sockets();
+            host.close_sockets_of_worker();
         }
     }
 

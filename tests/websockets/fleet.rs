@@ -7,6 +7,7 @@ use super::client::{
 };
 use super::exchange;
 use super::support::hold::Hold;
+use super::support::http::Client;
 use super::support::node::{Node, Plan, Site};
 use super::support::wait_for;
 
@@ -221,4 +222,73 @@ fn nodes_that_stop_close_the_sockets_that_go_through_them() {
     let status = owner.wait_for_end(PATIENCE);
     assert!(status.success(), "{status}: {}", owner.log());
     assert_they_move(&site, &third, "third");
+}
+
+/// A command of an operator, which must succeed.
+fn operate(site: &Site, line: &str) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_celld"));
+    command.args(line.split_whitespace());
+    command.arg("--bucket").arg(format!("file://{}", site.bucket().display()));
+    let output = command.output().expect("the program starts");
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A request that runs in the room, for so long.
+fn begin_slow(node: &Node, room: &str, ms: u32) -> Client {
+    let begun = || events(node, room).iter().filter(|event| *event == "slow").count();
+    let before = begun();
+    let mut client = node.client();
+    client.send("GET", &format!("/{room}/slow?ms={ms}")).expect("a connection");
+    wait_for("a request that runs", PATIENCE, || (begun() > before).then_some(()));
+    client
+}
+
+#[test]
+fn an_order_to_a_cell_closes_its_sockets_and_those_of_no_other() {
+    let site = Site::of("sockets");
+    let Fleet { owner, entry, anchors } = Fleet::start(&site);
+    drop(anchors);
+    for order in ["evict sockets.Room", "move sockets.Room entry"] {
+        // The first one places the cell.
+        let mut at_owner = open(&owner, "/a/plain");
+        let mut at_entry = open(&entry, "/a/plain");
+        let mut other = open(&entry, "/b/plain");
+        for socket in [&mut at_entry, &mut at_owner, &mut other] {
+            assert_eq!(ask(socket, "hello"), "hello", "{order}");
+        }
+        // What runs finishes, and the sockets are open until then.
+        let mut slow = begin_slow(&owner, "a", 1_500);
+        let site = &site;
+        std::thread::scope(|scope| {
+            let ordered = scope.spawn(move || operate(site, &format!("cell {order} --name a")));
+            assert_eq!(slow.receive().expect("an answer").good(), b"at last\n", "{order}");
+            for socket in [&mut at_entry, &mut at_owner] {
+                let left = (1012, "the Durable Object leaves this node".into());
+                assert_eq!(closed(socket), left, "{order}");
+            }
+            ordered.join().expect("no panic");
+        });
+        assert_eq!(ask(&mut other, "hello"), "hello", "{order}");
+    }
+    let mut owners = exchange::owners(&site);
+    owners.sort();
+    assert_eq!(owners, ["entry", "owner"]);
+    assert_eq!(ask(&mut open(&owner, "/a/plain"), "hello"), "hello");
+}
+
+#[test]
+fn a_room_with_open_sockets_leaves_a_stopping_node_before_the_requests_of_others_end() {
+    let site = Site::of("sockets");
+    let Fleet { mut owner, entry, anchors } = Fleet::start(&site);
+    drop(anchors);
+    let mut socket = open(&owner, "/a/plain");
+    assert_eq!(ask(&mut socket, "hello"), "hello");
+    let mut slow = begin_slow(&owner, "b", 8_000);
+    owner.terminate();
+    assert_eq!(closed(&mut socket), (1012, "the node is stopping".into()));
+    assert!(!slow.hears_within(Duration::from_millis(1)).expect("a connection"), "it was to wait");
+    assert_eq!(slow.receive().expect("an answer").good(), b"at last\n");
+    let status = owner.wait_for_end(PATIENCE);
+    assert!(status.success(), "{status}: {}", owner.log());
+    assert_they_move(&site, &entry, "entry");
 }

@@ -142,26 +142,33 @@ impl Cell {
     }
 
     /// The same, whoever waits for it.
-    pub(super) fn is_quiet(&self) -> bool {
-        match &self.state.borrow().phase {
-            Phase::Live(live) => {
-                live.busy == 0 && live.is_open && live.sections.is_empty() && live.is_settled()
-            }
-            Phase::Cold | Phase::Activating | Phase::Leaving => false,
-        }
+    fn is_quiet(&self) -> bool {
+        matches!(&self.state.borrow().phase, Phase::Live(live) if live.busy == 0 && live.is_at_rest())
+    }
+
+    /// Whether nothing runs in it but what waits for messages on plain WebSockets, whoever waits for
+    /// it. They keep it in memory, but not here: it leaves for good reasons, and they are closed.
+    pub(super) fn only_listens(&self) -> bool {
+        let is_rest = |live: &Live| live.busy as usize == live.host.listening_events(live.slot);
+        matches!(&self.state.borrow().phase, Phase::Live(live) if live.is_at_rest() && is_rest(live))
     }
 
     /// Eviction is told of a rest once, not after every request: when it comes for the cell it
     /// learns whether that was used meanwhile.
-    pub(super) fn rest_if_idle(self: &Rc<Self>) {
-        if self.leave_if_ordered() || !self.is_idle() {
+    pub fn rest_if_idle(self: &Rc<Self>) {
+        if self.leave_if_ordered() {
             return;
         }
         let Some(shard) = self.shard.upgrade() else { return };
-        shard.drain_event(|| drain::Event::Idle(self.key));
+        if shard.draining.is_raised() && self.may_leave() {
+            shard.drain_event(|| drain::Event::Idle(self.key));
+        }
+        // It may have left just now.
+        if !self.is_idle() {
+            return;
+        }
         {
             let mut state = self.state.borrow_mut();
-            // It may have left just now.
             let Phase::Live(live) = &mut state.phase else { return };
             if live.is_resting {
                 return;
@@ -335,7 +342,8 @@ impl Cell {
 
     /// Whether nothing of it runs, so that a node that stops may hand it over.
     pub fn may_leave(&self) -> bool {
-        matches!(self.state.borrow().phase, Phase::Cold) || self.is_idle()
+        let is_cold = matches!(self.state.borrow().phase, Phase::Cold);
+        is_cold || (self.only_listens() && self.state.borrow().arrivals.is_empty())
     }
 
     /// The node stops. What the cell keeps open is closed as soon as nothing runs in it, and the
@@ -346,7 +354,7 @@ impl Cell {
         }
         let is_cold = matches!(self.state.borrow().phase, Phase::Cold);
         self.close_sockets("the node is stopping");
-        is_cold || self.evict()
+        is_cold || self.leave()
     }
 
     /// The node stops, and its time is over. What waits for the cell looks for it elsewhere; what
@@ -373,6 +381,11 @@ impl Cell {
 }
 
 impl Live {
+    /// Whether its events may be all that is left of it.
+    fn is_at_rest(&self) -> bool {
+        self.is_open && self.sections.is_empty() && self.is_settled()
+    }
+
     /// Whether everything that it wrote is proven, and shown to who waits for it.
     fn is_settled(&self) -> bool {
         self.gate.is_empty() && self.proof.is_settled() && self.cover.is_settled()

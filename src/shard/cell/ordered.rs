@@ -108,7 +108,7 @@ impl Cell {
     /// Leaves memory if an order wants that and nothing runs. Returns whether there is an order.
     pub(super) fn leave_if_ordered(self: &Rc<Self>) -> bool {
         let is_ordered = self.state.borrow().ordered.is_some();
-        if is_ordered && self.is_quiet() {
+        if is_ordered && self.only_listens() {
             // What is due all the same is found again by whoever has the cell next.
             self.state.borrow_mut().arrivals.retain(|arrival| match arrival {
                 Arrival::Fetch(_) | Arrival::Order(_) => true,

@@ -114,6 +114,13 @@ impl Cell {
 
     /// Closes every socket: the cell starts anew, or elsewhere.
     pub fn close_sockets(self: &Rc<Self>, reason: &str) {
+        let place = match &self.state.borrow().phase {
+            Phase::Live(live) => Some((live.host.clone(), live.slot)),
+            Phase::Cold | Phase::Activating | Phase::Leaving => None,
+        };
+        if let Some((host, slot)) = place {
+            host.close_sockets_of(slot, reason);
+        }
         let links = std::mem::take(&mut *self.links.borrow_mut());
         for (socket, link) in links {
             self.sockets.remove(socket);

@@ -92,6 +92,7 @@ struct Event {
     /// Of the Worker: the node does not leave before it is over, unless nobody waits for it.
     entered: Option<Entered>,
     reply: Option<Reply>,
+    is_answered: bool,
     /// JavaScript has said that nothing of it is left.
     done: bool,
     /// Streams of it that somebody still reads.
@@ -593,6 +594,7 @@ impl Host {
             cell,
             entered,
             reply,
+            is_answered: false,
             done: false,
             sinks: 0,
             timers: Vec::new(),

@@ -76,6 +76,7 @@ impl Host {
                 let (reply, wants_socket) = {
                     let mut table = self.table.borrow_mut();
                     let Some(event) = table.events.get_mut(&event) else { return };
+                    event.is_answered = true;
                     (event.reply.take(), event.wants_socket)
                 };
                 let mut outcome = response.map(|response| self.answered(response, event));
@@ -91,6 +92,11 @@ impl Host {
                     reply.send(outcome);
                 }
                 self.finish_if_idle(event);
+                let listens = cell.filter(|_| wants_socket);
+                let cell = listens.and_then(|slot| self.table.borrow().cells.get(&slot).cloned());
+                if let Some(cell) = cell {
+                    cell.rest_if_idle();
+                }
             }
             HostCall::Fetch { call, origin, request } => self.fetch_out(call, origin, request),
             HostCall::FetchCell { call, origin, stub: _, target, request } => {

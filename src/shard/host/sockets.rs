@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use celld_rt as rt;
 use celld_v8host::{CellSlot, EventId, Input, Origin, SocketEvent, SocketId, SocketMessage};
+use rustc_hash::FxHashSet;
 
 use super::perform::gone_first;
 use super::{Host, Queued};
@@ -199,14 +200,14 @@ impl Host {
     }
 
     /// A cell leaves: its sockets are closed.
-    pub(super) fn close_sockets_of(&self, slot: CellSlot, reason: &str) {
+    pub fn close_sockets_of(&self, slot: CellSlot, reason: &str) {
         self.close_sockets(reason, |near| near.origin.cell == Some(slot));
     }
 
-    /// The node stops: the sockets that JavaScript holds are closed. It hears of the answers.
-    pub fn close_all_sockets(&self) {
+    /// The node stops: the sockets that the Worker holds are closed. It hears of the answers.
+    pub fn close_sockets_of_worker(&self) {
         let table = self.table.borrow();
-        for near in table.sockets.values() {
+        for near in table.sockets.values().filter(|near| near.origin.cell.is_none()) {
             near.sender.push(close(RESTART, "the node is stopping"));
         }
     }
@@ -252,6 +253,19 @@ impl Host {
     /// The event has had its time: it keeps the cell awake no longer.
     pub fn socket_event_timed_out(self: &Rc<Self>, event: EventId) {
         self.finish(event);
+    }
+
+    /// How many events of a cell are answered, and go on only because a WebSocket of theirs is open.
+    pub fn listening_events(&self, slot: CellSlot) -> usize {
+        let table = self.table.borrow();
+        let is_open = |near: &&Near| {
+            near.origin.cell == Some(slot) && matches!(near.hears, Hears::Everything { .. })
+        };
+        let open = table.sockets.values().filter(is_open).map(|near| near.origin.event);
+        let listens = |id: &EventId| {
+            table.events.get(id).is_some_and(|event| event.is_answered && event.sinks == 0)
+        };
+        open.collect::<FxHashSet<_>>().iter().filter(|id| listens(id)).count()
     }
 
     /// Whether the cell has something in JavaScript that an eviction would end.

@@ -3,6 +3,7 @@
 //   GET /<room>/plain            a WebSocket that the room has accepted
 //   GET /<room>/hib?tag=T        a hibernatable one
 //   GET /<room>/events           what the room has heard of Closes and errors, one a line
+//   GET /<room>/slow?ms=T        an answer after T ms; the room notes that it begins
 //   GET /<room>/refuse           status 403, also for a WebSocket
 //   GET /worker/echo             a WebSocket of the Worker itself
 //   GET /out/constructor?to=URL  the Worker asks a server outside for a WebSocket, sends it three messages,
@@ -35,6 +36,10 @@ export class Room extends DurableObject {
         const rows = this.ctx.storage.sql.exec("SELECT text FROM events ORDER BY n").toArray();
         return new Response(rows.map(({ text }) => `${text}\n`).join(""));
       }
+      case "/slow":
+        this.note("slow");
+        await sleep(Number(searchParams.get("ms")));
+        return new Response("at last\n");
       case "/refuse":
         return new Response("not here\n", { status: 403 });
       case "/hib":
