@@ -15,6 +15,8 @@ use super::wait_for;
 
 /// A node on a machine that is five times too busy has been seen to start within 40 s.
 const START_LIMIT: Duration = Duration::from_secs(120);
+/// Until the threads of a process have heard of a signal, on a busy machine.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// One bucket with a deployment, and room for what nodes on it need.
 pub struct Site {
@@ -324,9 +326,21 @@ impl Node {
         let _status = self.child.wait();
     }
 
-    /// SIGSTOP.
+    /// SIGSTOP, and waits until it has come to a stand: the kernel tells one thread, which tells the
+    /// others when it gets a core.
     pub fn freeze(&self) {
         self.signal(libc::SIGSTOP);
+        wait_for("a process that stands still", STOP_LIMIT, || self.stands_still().then_some(()));
+    }
+
+    fn stands_still(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
+        // `id (name) T ...`; the name may hold anything.
+        let is_stopped =
+            |stat: String| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T'));
+        threads
+            .flatten()
+            .all(|thread| fs::read_to_string(thread.path().join("stat")).is_ok_and(is_stopped))
     }
 
     /// SIGTERM.
