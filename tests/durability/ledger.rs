@@ -60,8 +60,18 @@ impl Ledger {
         self.known.keys().next_back().copied().unwrap_or(0)
     }
 
-    /// What is wrong with a cell that shows these rows.
+    /// What a cell that is asked from now on must show.
+    pub fn known(&self) -> BTreeMap<u64, Row> {
+        self.known.clone()
+    }
+
+    /// What is wrong with a cell that shows these rows, while nobody writes.
     pub fn check(&self, rows: &[(u64, Row)]) -> Vec<String> {
+        self.check_shows(&self.known, rows)
+    }
+
+    /// The same. `known`: before it was asked, as it may not show what came later.
+    pub fn check_shows(&self, known: &BTreeMap<u64, Row>, rows: &[(u64, Row)]) -> Vec<String> {
         let mut wrong = self.wrong.clone();
         let mut contents = BTreeSet::new();
         for (at, (number, row)) in (1..).zip(rows) {
@@ -77,7 +87,7 @@ impl Ledger {
             }
         }
         let shown: BTreeMap<u64, Row> = rows.iter().copied().collect();
-        for (number, row) in &self.known {
+        for (number, row) in known {
             match shown.get(number) {
                 Some(found) if found == row => {}
                 Some(found) => wrong.push(format!("row {number}: {found:?} instead of {row:?}")),
@@ -154,6 +164,10 @@ fn the_ledger_notices_what_is_lost_changed_doubled_or_invented() {
         let wrong = ledger.check(rows);
         assert!(wrong.iter().any(|line| line == word), "{word} is not in {wrong:?}");
     }
+    let known = ledger.known();
+    ledger.acknowledges(3, (1, 2));
+    assert_eq!(ledger.check_shows(&known, &good[..2]), [""; 0], "it came after the question");
+    assert_eq!(ledger.check(&good[..2]), ["row 3: (1, 2) is lost"]);
     ledger.acknowledges(2, (1, 2));
     assert!(!ledger.check(&good).is_empty(), "two contents of one row");
 }

@@ -32,9 +32,10 @@ impl Cell {
 
     /// Asserts that the cell shows what it must. Returns how many rows it has.
     pub fn verify(&self, client: &mut Client) -> usize {
+        let known = self.ledger().known();
         let shown =
             rows(client, &self.name, 0).unwrap_or_else(|why| panic!("{}: {why}", self.name));
-        let wrong = self.ledger().check(&shown);
+        let wrong = self.ledger().check_shows(&known, &shown);
         assert!(wrong.is_empty(), "cell {}: {wrong:#?}", self.name);
         // What is shown now must stay, too.
         self.ledger().sees(&shown);
