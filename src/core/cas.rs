@@ -11,7 +11,7 @@ use core::fmt;
 pub struct Etag(String);
 
 /// What the object must be for a conditional write to apply.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Guard {
     /// There is no such object.
     Absent,
@@ -20,7 +20,7 @@ pub enum Guard {
 }
 
 /// How a conditional write ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CasOutcome {
     /// It applied; the object is now this version.
     Applied(Etag),

@@ -27,7 +27,7 @@ const FAILURES_MAX: u32 = 8;
 const BACKOFF_MIN: Micros = Micros::from_millis(50);
 
 /// Why a cell is to be activated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// A request for it has entered here; another node may be a better place.
     Entered,
@@ -44,7 +44,7 @@ pub enum Purpose {
 
 /// The machine. It wants one thing at a time, and each effect but the last ends in one event. Drop
 /// it when the lease is lost.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Claim {
     me: Me,
     purpose: Purpose,
@@ -56,7 +56,7 @@ pub struct Claim {
     state: State,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 enum State {
     Idle,
     /// Reading the record. A write of ours may stand, if there was one.
@@ -72,7 +72,7 @@ enum State {
     Done,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Write {
     guard: Guard,
     record: Record,
@@ -80,7 +80,7 @@ struct Write {
 }
 
 /// What follows when a write stands.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 enum Next {
     Restore,
     Serve,

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use crate::txid::Txid;
 
 /// Holds acks of any kind. The caller bounds how many, by [`Gate::len`].
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Gate<A> {
     held: VecDeque<(Txid, A)>,
     proven: Txid,

@@ -31,7 +31,7 @@ pub const RECORD_BYTES_MAX: usize = 4_096;
 const EPOCH_MAX: u64 = 1 << 53;
 
 /// What `own.json` says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// Who owns the cell; `None`: released.
     pub owner: Option<Owner>,
@@ -44,7 +44,7 @@ pub struct Record {
 }
 
 /// One life of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// The node: the name of its lease.
     pub node: NodeId,
@@ -53,7 +53,7 @@ pub struct Owner {
 }
 
 /// Where an epoch began: files of earlier epochs count only up to `txid`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Base {
     /// The epoch that began there.
     pub epoch: Epoch,
@@ -76,7 +76,7 @@ impl Base {
 }
 
 /// Who asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Me {
     /// Our node and session. Our lease is held: its record has replaced those of our node's
     /// earlier sessions.

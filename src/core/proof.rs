@@ -28,7 +28,7 @@ const BACKOFF_MIN: Micros = Micros::from_millis(20);
 const BACKOFF_MAX: Micros = Micros::from_millis(1_000);
 
 /// The machine. It wants one timer at a time: a new `SetTimer` replaces the one before.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Proof {
     committed: Txid,
     uploaded: Txid,
@@ -48,7 +48,7 @@ pub struct Proof {
     is_lost: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 enum Upload {
     Idle,
     InFlight,
@@ -56,7 +56,7 @@ enum Upload {
     Failed(Mono),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Read {
     number: u64,
     /// What was uploaded when it began.

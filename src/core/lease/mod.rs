@@ -34,7 +34,7 @@ const CHANGES_MAX: u32 = 1;
 /// The machine. It wants one timer at a time: a new `SetTimer` replaces the one before. Every
 /// `Write`, `Retire` and `Read` ends in one event; who performs them gives up after
 /// [`Lease::attempt_limit`].
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Lease {
     ttl: Micros,
     /// Numbers our writes, so that a read tells which of them stands.
@@ -48,7 +48,7 @@ pub struct Lease {
     state: State,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 enum State {
     Idle,
     /// A write is out. What it grants counts from when it was sent.
@@ -68,7 +68,7 @@ enum State {
 }
 
 /// `until`: the end of what an earlier write granted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Pending {
     sent_at: Mono,
     until: Option<Mono>,
@@ -130,7 +130,7 @@ pub enum Standing {
 }
 
 /// Why the right ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Hash)]
 pub enum Loss {
     /// No renewal applied in time: the bucket is slow or away, or the process stood still.
     #[error("the lease expired: no renewal was confirmed in time")]

@@ -25,7 +25,7 @@ pub const RECORD_BYTES_MAX: usize = 4_096;
 const VERSION_MAX: usize = 64;
 
 /// The record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// Whose lease.
     pub node: NodeId,
@@ -51,7 +51,7 @@ pub struct Record {
 }
 
 /// How busy a node was when it wrote its record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 pub struct Load {
     /// Cores that serve cells.
     pub shards: u64,

@@ -32,14 +32,14 @@ pub fn margin(ttl: Micros) -> Micros {
 }
 
 /// What has been read of `nodes/`.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Watch {
     /// What a record may have granted that is not there any more.
     ttl: Micros,
     nodes: BTreeMap<NodeId, Sighting>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Sighting {
     /// `None`: there was no record.
     record: Option<(Record, Etag)>,
