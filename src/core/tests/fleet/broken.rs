@@ -1,6 +1,6 @@
 //! The protocol, and the ways to get it wrong that the checker must notice.
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Broken {
     Not,
     /// The right counts from the answer.
