@@ -75,6 +75,8 @@ pub struct Failure {
     pub overloaded: bool,
     /// `error.durableObjectReset`.
     pub durable_object_reset: bool,
+    /// What else its code has hung on it, serialised; may be empty.
+    pub properties: Bytes,
 }
 
 /// What follows a head.
@@ -163,6 +165,7 @@ impl FetchReply {
                 for flag in failure.flags() {
                     out.put_u8(flag.into());
                 }
+                put_bytes(&mut out, "the properties of a failure", &failure.properties)?;
             }
         }
         Ok(out.into())
@@ -190,6 +193,7 @@ impl FetchReply {
                     retryable: reader.bool()?,
                     overloaded: reader.bool()?,
                     durable_object_reset: reader.bool()?,
+                    properties: head.slice_ref(reader.bytes()?),
                 };
                 reader.end()?;
                 Ok(Self::Failure(failure))
@@ -311,8 +315,11 @@ mod tests {
             .prop_map(|(status, status_text, headers, content)| {
                 FetchReply::Response(ResponseHead { status, status_text, headers, content })
             });
-        let failure = ("\\PC{0,9}", "\\PC{0,30}", "\\PC{0,30}", any::<[bool; 4]>()).prop_map(
-            |(name, message, stack, [remote, retryable, overloaded, durable_object_reset])| {
+        let properties = prop::collection::vec(any::<u8>(), 0..30);
+        let texts = ("\\PC{0,9}", "\\PC{0,30}", "\\PC{0,30}");
+        let failure = (texts, any::<[bool; 4]>(), properties).prop_map(
+            |((name, message, stack), flags, properties)| {
+                let [remote, retryable, overloaded, durable_object_reset] = flags;
                 FetchReply::Failure(Failure {
                     name,
                     message,
@@ -321,6 +328,7 @@ mod tests {
                     retryable,
                     overloaded,
                     durable_object_reset,
+                    properties: properties.into(),
                 })
             },
         );

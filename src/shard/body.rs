@@ -11,7 +11,8 @@ use bytes::Bytes;
 use celld_v8host::{Encoding, Failure};
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{LocalBoxStream, Stream};
-use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::coding::{self, Coding};
@@ -78,6 +79,24 @@ pub(crate) struct Asked {
     pub headers: HeaderMap,
     pub body: Flow,
     pub redirect: celld_v8host::Redirect,
+}
+
+impl Asked {
+    /// Says in the headers how long the body is, as a connection would, unless the script has.
+    pub fn tell_length(&mut self) {
+        let (name, value) = match (&self.body, self.body.length()) {
+            (Flow::Empty, _) => return,
+            (Flow::Bytes(_) | Flow::Stream(..) | Flow::Coded(..), Some(length)) => {
+                (CONTENT_LENGTH, HeaderValue::from(length))
+            }
+            (Flow::Bytes(_) | Flow::Stream(..) | Flow::Coded(..), None) => {
+                (TRANSFER_ENCODING, HeaderValue::from_static("chunked"))
+            }
+        };
+        if !self.headers.contains_key(CONTENT_LENGTH) {
+            self.headers.entry(name).or_insert(value);
+        }
+    }
 }
 
 /// How a request ends for who sent it.
@@ -215,5 +234,6 @@ pub(crate) fn failure(name: &str, message: impl Into<String>) -> Failure {
         retryable: false,
         overloaded: false,
         durable_object_reset: false,
+        properties: Bytes::new(),
     }
 }

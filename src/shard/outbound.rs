@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use celld_rt::http_client::{HttpClient, Upgraded, tls_config};
-use celld_v8host::{Encoding, Redirect};
+use celld_v8host::{Encoding, Failure, Redirect};
 use http::header::{
     ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH,
     CONTENT_LOCATION, CONTENT_TYPE, COOKIE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING,
@@ -58,9 +58,7 @@ impl Outbound {
                 Flow::Stream(..) | Flow::Coded(..) => Again::Gone,
             };
             let request = build(&method, &url, headers.clone(), next)?;
-            let response = client.send(request).await.map_err(|error| {
-                failure("Error", format!("Network connection lost: fetch of {url} failed: {error}"))
-            })?;
+            let response = client.send(request).await.map_err(|error| lost(&url, &error))?;
             let target = match location(&response, &url, redirect)? {
                 Some(target) => target,
                 None => return Ok(answered(response, &url, redirects > 0)),
@@ -69,20 +67,22 @@ impl Outbound {
             if redirects > REDIRECTS_MAX {
                 return Err(failure("TypeError", "Too many redirects."));
             }
+            let is_see_other = response.status() == StatusCode::SEE_OTHER;
             next = match (becomes_get(response.status(), &method), again) {
-                (true, _) => {
+                (true, again) if is_see_other || !matches!(again, Again::Gone) => {
                     method = Method::GET;
                     for name in BODY_HEADERS {
                         headers.remove(name);
                     }
                     Flow::Empty
                 }
-                (false, Again::Bytes(bytes)) => Flow::Bytes(bytes),
-                (false, Again::Nothing) => Flow::Empty,
-                (false, Again::Gone) => {
+                (_, Again::Bytes(bytes)) => Flow::Bytes(bytes),
+                (_, Again::Nothing) => Flow::Empty,
+                (_, Again::Gone) => {
                     let text = "A request with a one-time-use body (it was initialized from a \
                                 stream, not a buffer) encountered a redirect requiring the body to \
-                                be retransmitted.";
+                                be retransmitted. To avoid this error in the future, construct \
+                                this request from a buffer-like body initializer.";
                     return Err(failure("TypeError", text));
                 }
             };
@@ -107,9 +107,7 @@ impl Outbound {
             .map_err(|error| failure("TypeError", format!("Invalid URL: {url} ({error})")))?;
         let mut request = build(&method, &url, std::mem::take(&mut headers), body)?;
         let key = handshake::ask(request.headers_mut());
-        let upgraded = client.upgrade(request).await.map_err(|error| {
-            failure("Error", format!("Network connection lost: fetch of {url} failed: {error}"))
-        })?;
+        let upgraded = client.upgrade(request).await.map_err(|error| lost(&url, &error))?;
         let (head, socket, read) = match upgraded {
             Upgraded::Answered(response) => return Ok(answered(response, &url, false)),
             Upgraded::Switched { head, socket, read } => (head, socket, read),
@@ -132,6 +130,12 @@ impl Outbound {
     }
 }
 
+/// As workerd: what the network did may be tried again.
+fn lost(url: &Url, error: &dyn std::fmt::Display) -> Failure {
+    let text = format!("Network connection lost: fetch of {url} failed: {error}");
+    Failure { retryable: true, ..failure("Error", text) }
+}
+
 const BODY_HEADERS: [http::HeaderName; 5] =
     [CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, CONTENT_LENGTH];
 
@@ -140,7 +144,7 @@ fn build(
     url: &Url,
     mut headers: HeaderMap,
     body: Flow,
-) -> Result<Request<HttpBody>, celld_v8host::Failure> {
+) -> Result<Request<HttpBody>, Failure> {
     // These belong to the connection, which is ours.
     for name in [HOST, CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH] {
         headers.remove(name);
@@ -169,20 +173,18 @@ fn location(
     response: &Response<Incoming>,
     url: &Url,
     redirect: Redirect,
-) -> Result<Option<Url>, celld_v8host::Failure> {
+) -> Result<Option<Url>, Failure> {
     let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
-    let Some(value) = response.headers().get(LOCATION).filter(|_| is_redirect) else {
+    let value = response.headers().get(LOCATION);
+    let Some(value) = value.filter(|value| is_redirect && !value.is_empty()) else {
         return Ok(None);
     };
     match redirect {
         Redirect::Manual => return Ok(None),
-        Redirect::Error => {
-            let text = format!("Redirect was not allowed: {url} answered {}", response.status());
-            return Err(failure("TypeError", text));
-        }
         Redirect::Follow => {}
     }
-    let bad = || failure("TypeError", format!("Invalid Location header in the redirect of {url}"));
+    let bad =
+        || failure("TypeError", "Invalid Location header; unable to follow redirect.".to_owned());
     let text = std::str::from_utf8(value.as_bytes()).map_err(|_| bad())?;
     let mut target = url.join(text).map_err(|_| bad())?;
     if target.fragment().is_none() {

@@ -2,8 +2,10 @@
 //!
 //! Invariant: any value may be thrown, also one whose getters throw; each gives a failure.
 
+use bytes::Bytes;
 use v8::{Local, PinScope};
 
+use crate::api::structured_clone;
 use crate::convert;
 use crate::host::Failure;
 use crate::stack;
@@ -11,6 +13,10 @@ use crate::state::RealmState;
 
 /// Longest message and stack that leave a realm, in bytes: a thrown string may have half a GiB.
 const TEXT_MAX: usize = 64 * 1024;
+
+/// Longest form of the properties of an error, in bytes: with the texts it fits into the head of an
+/// answer between nodes.
+const PROPERTIES_MAX: usize = 32 * 1024;
 
 /// Bits of the flags of a failure, as `answerError` passes them to JavaScript.
 pub mod flags {
@@ -35,6 +41,7 @@ impl Failure {
             retryable: false,
             overloaded: false,
             durable_object_reset: false,
+            properties: Bytes::new(),
         }
     }
 
@@ -63,6 +70,44 @@ pub fn failure(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
     failure
 }
 
+/// As [`failure`], with the own properties of the error: for a caller of the cell that threw it.
+pub fn failure_of_cell(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
+    v8::tc_scope!(let scope, scope);
+    let mut failure = describe(scope, thrown);
+    scope.reset();
+    failure.properties = properties(scope, thrown).unwrap_or_default();
+    scope.reset();
+    failure
+}
+
+/// `None`: there are none, or one of them cannot be cloned, which costs all of them in workerd too.
+fn properties(scope: &mut PinScope, thrown: Local<v8::Value>) -> Option<Bytes> {
+    let error = error_like(scope, thrown)?;
+    let own = v8::GetPropertyNamesArgs {
+        mode: v8::KeyCollectionMode::OwnOnly,
+        property_filter: v8::PropertyFilter::SKIP_SYMBOLS,
+        index_filter: v8::IndexFilter::IncludeIndices,
+        key_conversion: v8::KeyConversionMode::ConvertToString,
+    };
+    let names = error.get_own_property_names(scope, own)?;
+    let kept = v8::Object::new(scope);
+    let mut is_empty = true;
+    for index in 0..names.length() {
+        let name = Local::<v8::Name>::try_from(names.get_index(scope, index)?).ok()?;
+        if matches!(text(scope, name.into())?.as_str(), "message" | "stack") {
+            continue;
+        }
+        let value = error.get(scope, name.into())?;
+        kept.create_data_property(scope, name, value)?;
+        is_empty = false;
+    }
+    if is_empty {
+        return None;
+    }
+    let bytes = structured_clone::serialize(scope, kept.into())?;
+    (bytes.len() <= PROPERTIES_MAX).then(|| bytes.into())
+}
+
 fn describe(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
     let Some(object) = error_like(scope, thrown) else {
         // workerd reports what is no error as its text.
@@ -80,6 +125,7 @@ fn describe(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
         retryable: flag(scope, object, "retryable"),
         overloaded: flag(scope, object, "overloaded"),
         durable_object_reset: flag(scope, object, "durableObjectReset"),
+        properties: Bytes::new(),
     }
 }
 

@@ -120,7 +120,6 @@ pub enum Redirect {
     #[default]
     Follow,
     Manual,
-    Error,
 }
 
 /// A response on its way into or out of JavaScript.
@@ -153,6 +152,9 @@ pub struct Failure {
     pub retryable: bool,
     pub overloaded: bool,
     pub durable_object_reset: bool,
+    /// What the code of a cell has hung on its error: an object of it, serialised as values in
+    /// storage are. Empty: nothing, or more than a caller is told.
+    pub properties: Bytes,
 }
 
 /// Where a host call comes from. The shard holds its effect at this cell's output gate, and

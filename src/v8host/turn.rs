@@ -5,6 +5,7 @@
 
 use v8::{Global, Local, PinScope};
 
+use crate::api::structured_clone;
 use crate::convert::{self, body_kind};
 use crate::errors::failure;
 use crate::host::{
@@ -430,15 +431,25 @@ fn socket_values<'s>(scope: &mut PinScope<'s, '_>, event: SocketEvent) -> Option
     Some([v8::Integer::new_from_unsigned(scope, kind).into(), value, reason])
 }
 
-/// `(id, name, message, stack, flags)`
-fn failure_values<'s>(scope: &mut PinScope<'s, '_>, id: u64, failure: &Failure) -> [Value<'s>; 5] {
+/// `(id, name, message, stack, flags, properties)`; the last is an object or `undefined`.
+fn failure_values<'s>(scope: &mut PinScope<'s, '_>, id: u64, failure: &Failure) -> [Value<'s>; 6] {
     [
         number(scope, id),
         convert::string(scope, &failure.name).into(),
         convert::string(scope, &failure.message).into(),
         convert::string(scope, &failure.stack).into(),
         number(scope, failure.flags().into()),
+        properties(scope, &failure.properties),
     ]
+}
+
+fn properties<'s>(scope: &mut PinScope<'s, '_>, bytes: &[u8]) -> Value<'s> {
+    let undefined = v8::undefined(scope).into();
+    if bytes.is_empty() {
+        return undefined;
+    }
+    v8::tc_scope!(let scope, scope);
+    structured_clone::deserialize(scope, bytes).unwrap_or(undefined)
 }
 
 /// Up to here a body of ASCII crosses as a string: that is what most scripts want of it, and an

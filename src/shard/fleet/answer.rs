@@ -151,8 +151,16 @@ fn refusal(why: Why) -> Refusal {
 }
 
 fn wire(failure: Failure) -> celld_peer::fetch::Failure {
-    let Failure { name, message, stack, remote, retryable, overloaded, durable_object_reset } =
-        failure;
+    let Failure {
+        name,
+        message,
+        stack,
+        remote,
+        retryable,
+        overloaded,
+        durable_object_reset,
+        properties,
+    } = failure;
     celld_peer::fetch::Failure {
         name,
         message,
@@ -161,5 +169,6 @@ fn wire(failure: Failure) -> celld_peer::fetch::Failure {
         retryable,
         overloaded,
         durable_object_reset,
+        properties,
     }
 }

@@ -377,6 +377,16 @@ fn local(failure: celld_peer::fetch::Failure) -> Failure {
         retryable,
         overloaded,
         durable_object_reset,
+        properties,
     } = failure;
-    Failure { name, message, stack, remote, retryable, overloaded, durable_object_reset }
+    Failure {
+        name,
+        message,
+        stack,
+        remote,
+        retryable,
+        overloaded,
+        durable_object_reset,
+        properties,
+    }
 }

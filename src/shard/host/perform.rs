@@ -105,7 +105,8 @@ impl Host {
                     // Given up while the gate held it: nothing is sent.
                     return;
                 }
-                let asked = self.asked(request, origin.event);
+                let mut asked = self.asked(request, origin.event);
+                asked.tell_length();
                 let reply = Reply::Call(Rc::downgrade(self), call);
                 shard.fetch_cell(target, asked, reply, Via::Client);
             }

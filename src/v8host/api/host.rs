@@ -7,13 +7,13 @@
 //! - an error is the thrown value itself;
 //! - event, cell, section, call, stream, timer are numbers; no cell and no section are `undefined`.
 
-use http::Method;
+use http::{Method, StatusCode};
 use v8::{FunctionCallbackArguments, Local, PinScope, ReturnValue};
 
-use crate::convert::{body_of, bytes_of, headers_of, throw_type_error, to_string};
-use crate::errors::failure;
+use crate::convert::{body_of, bytes_of, headers_of, intern, throw_type_error, to_string};
+use crate::errors::{failure, failure_of_cell};
 use crate::host::{
-    CallId, CellSlot, Encoding, EventId, HostCall, LogLevel, Redirect, Request, Response,
+    CallId, CellSlot, Encoding, EventId, Failure, HostCall, LogLevel, Redirect, Request, Response,
     SectionId, SocketId, StreamId, Target, TimerId,
 };
 use crate::op;
@@ -36,6 +36,7 @@ pub const OPS: &[Op] = &[
     op!("opened_error", opened_error),
     op!("fetch", fetch),
     op!("fetch_cell", fetch_cell),
+    op!("status_phrase", status_phrase),
     op!("abandon", abandon),
     op!("subrequests_max", subrequests_max),
     op!("set_timer", set_timer),
@@ -111,7 +112,10 @@ fn response_of(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option
 /// `respond_error(event, cell, error)`
 fn respond_error(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnValue) {
     let Some((event, cell)) = event_and_cell(scope, &args) else { return };
-    let failure = failure(scope, args.get(2));
+    let failure = match cell {
+        Some(_) => failure_of_cell(scope, args.get(2)),
+        None => failure(scope, args.get(2)),
+    };
     RealmState::get(scope).push(HostCall::Respond { event, cell, response: Err(failure) });
 }
 
@@ -132,12 +136,13 @@ fn opened(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnValu
 /// `opened_error(cell, error)`
 fn opened_error(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnValue) {
     let Some(cell) = cell_of(scope, args.get(0)) else { return };
-    let failure = failure(scope, args.get(1));
+    let failure = failure_of_cell(scope, args.get(1));
     RealmState::get(scope).push(HostCall::Opened { cell, result: Err(failure) });
 }
 
 /// `fetch(method, url, headers, bodyKind, body, length, redirect, manual) -> call`; `redirect` is 0
-/// follow, 1 manual, 2 error; with `manual` the answer's body comes as it is sent. Answered by `rt.entry.answerResponse` or `rt.entry.answerError`.
+/// follow, 1 manual; with `manual` the answer's body comes as it is sent. Answered by
+/// `rt.entry.answerResponse` or `rt.entry.answerError`.
 fn fetch(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnValue) {
     let state = RealmState::get(scope);
     let Some(origin) = state.io_origin(scope) else { return };
@@ -180,7 +185,6 @@ fn request_of(scope: &mut PinScope, args: &FunctionCallbackArguments, at: i32) -
     let body = body_of(scope, args.get(at + 3), args.get(at + 4), args.get(at + 5))?;
     let redirect = match args.get(at + 6).uint32_value(scope)? {
         1 => Redirect::Manual,
-        2 => Redirect::Error,
         _ => Redirect::Follow,
     };
     let answer = encoding_of(args.get(at + 7));
@@ -195,6 +199,22 @@ fn encoding_of(manual: Local<v8::Value>) -> Encoding {
 fn subrequests_max(scope: &mut PinScope, _args: FunctionCallbackArguments, mut rv: ReturnValue) {
     let configured = RealmState::get(scope).script.subrequests_max;
     rv.set_uint32(configured.unwrap_or(SUBREQUESTS_MAX));
+}
+
+/// `status_phrase(status)`: what is written after a status that comes without a phrase; of one that
+/// has none, the name of its class, as workerd has it.
+fn status_phrase(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnValue) {
+    let Some(status) = args.get(0).uint32_value(scope) else { return };
+    let known = u16::try_from(status).ok().and_then(|status| StatusCode::from_u16(status).ok());
+    let phrase = known.and_then(|status| status.canonical_reason()).unwrap_or(match status / 100 {
+        1 => "Informational",
+        2 => "Successful",
+        3 => "Redirection",
+        4 => "Client Error",
+        5 => "Server Error",
+        _ => "Unknown",
+    });
+    rv.set(intern(scope, phrase).into());
 }
 
 /// `abandon(call)`
@@ -267,7 +287,10 @@ fn stream_error(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: Retu
     let state = RealmState::get(scope);
     let Some(origin) = state.io_origin(scope) else { return };
     let Some(stream) = number(scope, args.get(0)) else { return };
-    let failure = failure(scope, args.get(1));
+    let failure = match origin.cell {
+        Some(_) => Failure { remote: true, ..failure_of_cell(scope, args.get(1)) },
+        None => failure(scope, args.get(1)),
+    };
     state.push(HostCall::Chunk { stream: StreamId(stream), origin, chunk: Err(failure) });
 }
 
@@ -286,7 +309,7 @@ fn block_begin(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: Re
 fn block_end(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnValue) {
     let Some(cell) = cell_of(scope, args.get(0)) else { return };
     let Some(section) = number(scope, args.get(1)) else { return };
-    let failure = args.get(2).is_true().then(|| failure(scope, args.get(3)));
+    let failure = args.get(2).is_true().then(|| failure_of_cell(scope, args.get(3)));
     RealmState::get(scope).push(HostCall::Unblock { cell, section: SectionId(section), failure });
 }
 

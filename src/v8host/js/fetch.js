@@ -5,31 +5,41 @@
 //! error of JavaScript).
 //! Source: Fetch Standard, section 5.6; messages are workerd's.
 
-const { uncurry } = rt.webidl;
+const { isObject, uncurry } = rt.webidl;
 const { Deferred, rejectedWith } = rt.promises;
 const { SafeMap, body: B, frame, request: R, response: P, setFrame } = rt;
+const { listGet, listWithout } = rt.headers;
 const {
   AggregateError, Error, EvalError, Object, RangeError, ReferenceError, String, SyntaxError, TypeError, URIError,
 } = globalThis;
-const { defineProperty } = Object;
+const { defineProperty, keys } = Object;
 const startsWith = uncurry(String.prototype.startsWith);
 const indexOf = uncurry(String.prototype.indexOf);
 const slice = uncurry(String.prototype.slice);
 
-const ERRORS = {
-  __proto__: null, AggregateError: Error, Error, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError,
-};
+const ERRORS = { __proto__: null, Error, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError };
 /** Names of DOMExceptions that cross from the host or from another cell. */
 const EXCEPTIONS = {
   __proto__: null, AbortError: 1, TimeoutError: 1, DataCloneError: 1, NetworkError: 1, NotSupportedError: 1, InvalidStateError: 1,
   OperationError: 1, QuotaExceededError: 1, SyntaxError: 0, InvalidAccessError: 1, InvalidCharacterError: 1, NotFoundError: 1,
 };
 
-/** An error of JavaScript for a failure of the host; `flags` as `Failure::flags`. */
-function failureError(name, message, stack, flags) {
-  const error = EXCEPTIONS[name] === 1 ? rt.domException(message, name) : new (ERRORS[name] ?? Error)(message);
-  if (ERRORS[name] === undefined && EXCEPTIONS[name] !== 1 && name !== '') put(error, 'name', name);
-  if (stack !== '') put(error, 'stack', `${name}: ${message}\n${stack}`);
+function errorOf(name, message) {
+  if (EXCEPTIONS[name] === 1) return rt.domException(message, name);
+  if (name === 'AggregateError') return new AggregateError([], message);
+  const error = new (ERRORS[name] ?? Error)(message);
+  if (ERRORS[name] === undefined && name !== '') put(error, 'name', name, false);
+  return error;
+}
+
+/** An error of JavaScript for a failure of the host; `flags` as `Failure::flags`, `properties` an object or `undefined`. */
+function failureError(name, message, stack, flags, properties) {
+  const error = errorOf(name, message);
+  if (stack !== '') put(error, 'stack', `${name}: ${message}\n${stack}`, false);
+  if (isObject(properties)) {
+    const names = keys(properties);
+    for (let i = 0; i < names.length; i++) put(error, names[i], properties[names[i]]);
+  }
   if (flags & rt.REMOTE) put(error, 'remote', true);
   if (flags & rt.RETRYABLE) put(error, 'retryable', true);
   if (flags & rt.OVERLOADED) put(error, 'overloaded', true);
@@ -37,8 +47,7 @@ function failureError(name, message, stack, flags) {
   return error;
 }
 
-function put(error, name, value) {
-  const enumerable = name !== 'stack' && name !== 'name';
+function put(error, name, value, enumerable = true) {
   defineProperty(error, name, { __proto__: null, value, writable: true, enumerable, configurable: true });
 }
 
@@ -89,7 +98,19 @@ rt.entry.answerResponse = (id, status, statusText, list, kind, value, length, ur
   }
   if (call.frame !== undefined) setFrame(call.frame);
   const webSocket = socket === undefined ? null : rt.websocket.make(socket);
-  call.response(P.make(status, statusText, list, kind, value, length, url, redirected, call.manual, webSocket));
+  const { asked } = call;
+  if (asked === undefined || asked === null) {
+    call.response(P.make(status, statusText, list, kind, value, length, url, redirected, call.manual, webSocket));
+    return;
+  }
+  if (asked.method === 'HEAD' && kind !== B.NONE) {
+    // What an object answers is not cut by a protocol on the way.
+    if (kind === B.HOST) ops.stream_cancel(value);
+    kind = B.NONE;
+    value = undefined;
+    length = -1;
+  }
+  call.answered(P.make(status, statusText, list, kind, value, length, asked.url, asked.hops > 0, call.manual, webSocket));
 };
 rt.entry.answerDone = (id) => {
   const call = waiting.take(id);
@@ -97,11 +118,11 @@ rt.entry.answerDone = (id) => {
   if (call.frame !== undefined) setFrame(call.frame);
   call.done();
 };
-rt.entry.answerError = (id, name, message, stack, flags) => {
+rt.entry.answerError = (id, name, message, stack, flags, properties) => {
   const call = waiting.take(id);
   if (call === undefined) return;
   if (call.frame !== undefined) setFrame(call.frame);
-  call.error(failureError(name, message, stack, flags));
+  call.error(failureError(name, message, stack, flags, properties));
 };
 
 /** A call whose good end is `undefined`, as a promise. */
@@ -121,13 +142,65 @@ class Done extends Deferred {
   }
 }
 
+/** Redirects that are followed, as browsers and Cloudflare do. */
+const HOPS_MAX = 20;
+const ONE_TIME = 'A request with a one-time-use body (it was initialized from a stream, not a buffer) encountered a redirect '
+  + 'requiring the body to be retransmitted. To avoid this error in the future, construct this request from a buffer-like '
+  + 'body initializer.';
+
+/** What the object of a stub is asked, and asked again when it redirects. */
+class Asked {
+  constructor(stub, request, url, manual) {
+    this.stub = stub;
+    this.method = R.method(request);
+    this.url = url;
+    this.list = B.listOrNone(request);
+    this.kind = B.kind(request);
+    this.value = B.value(request);
+    this.length = B.length(request);
+    this.redirect = R.redirect(request);
+    this.manual = manual;
+    this.hops = 0;
+    this.request = request;
+  }
+
+  /** Returns the number of the call. */
+  send() {
+    return rt.stubs.call(this.stub, this.method, this.url, this.list, this.kind, this.value, this.length, this.redirect, this.manual);
+  }
+
+  /** Asks for what a redirect leads to. Returns the number of the call. */
+  follow(status, location) {
+    const target = rt.url.locate(location, this.url);
+    if (target === null) throw new TypeError('Invalid Location header; unable to follow redirect.');
+    if (this.hops === HOPS_MAX) throw new TypeError('Too many redirects.');
+    if (status !== 303 && this.kind === B.HOST) throw new TypeError(ONE_TIME);
+    this.hops += 1;
+    if (becomesGet(status, this.method)) {
+      this.method = 'GET';
+      this.kind = B.NONE;
+      this.value = undefined;
+      this.length = -1;
+    }
+    if (!rt.url.isSameOrigin(target, this.url)) this.list = listWithout(B.list(this.request), 'authorization');
+    this.url = target;
+    return this.send();
+  }
+}
+
+/** As the Fetch Standard has it: only a POST becomes a GET with any redirect. */
+function becomesGet(status, method) {
+  if (status === 303) return method !== 'GET' && method !== 'HEAD';
+  return method === 'POST' && (status === 301 || status === 302);
+}
+
 /** A request under way. */
 class Call extends Deferred {
-  /** `stub`: of the cell that is asked, or null. `manual`: the body comes as it is sent. */
-  constructor(id, signal, stub, manual) {
+  /** `asked`: of a call to a cell, or null. `manual`: the body comes as it is sent. */
+  constructor(id, signal, asked, manual) {
     super();
     this.id = id;
-    this.stub = stub;
+    this.asked = asked;
     this.manual = manual;
     this.frame = frame();
     this.signal = signal;
@@ -150,6 +223,25 @@ class Call extends Deferred {
     this.reject(reason);
   }
 
+  /** A cell has answered: with a redirect to follow, or for good. */
+  answered(response) {
+    const status = P.status(response);
+    if (P.isRedirect(status) && this.asked.redirect === R.FOLLOW) {
+      const location = listGet(B.list(response), 'location');
+      if (location !== null && location !== '') {
+        if (B.kind(response) === B.HOST) ops.stream_cancel(B.value(response));
+        try {
+          this.id = this.asked.follow(status, location);
+          waiting.add(this);
+        } catch (error) {
+          this.error(error);
+        }
+        return;
+      }
+    }
+    this.response(response);
+  }
+
   response(response) {
     if (this.signal !== null) {
       // The signal still ends the body, as long as it flows.
@@ -161,7 +253,7 @@ class Call extends Deferred {
 
   error(reason) {
     if (this.signal !== null) rt.abort.removeAlgorithm(this.signal, this.onAbort);
-    if (this.stub !== null) rt.stubs.failed(this.stub, reason);
+    if (this.asked !== null) rt.stubs.failed(this.asked.stub, reason);
     this.reject(reason);
   }
 }
@@ -200,13 +292,13 @@ function send(input, init, stub) {
   count();
   B.send(request, null);
   const url = withoutFragment(R.url(request));
-  const list = B.listOrNone(request);
-  const kind = B.kind(request);
-  const value = B.value(request);
-  const length = B.length(request);
-  const id = stub === null ? network(R.method(request), url, list, kind, value, length, R.redirect(request), manual)
-    : rt.stubs.call(stub, R.method(request), url, list, kind, value, length, R.redirect(request), manual);
-  return new Call(id, signal, stub, manual).promise;
+  if (stub !== null) {
+    const asked = new Asked(stub, request, url, manual);
+    return new Call(asked.send(), signal, asked, manual).promise;
+  }
+  const id = network(R.method(request), url, B.listOrNone(request), B.kind(request), B.value(request), B.length(request),
+    R.redirect(request), manual);
+  return new Call(id, signal, null, manual).promise;
 }
 
 function network(method, url, list, kind, value, length, redirect, manual) {

@@ -113,6 +113,13 @@ function listCopy(list) {
   return copy;
 }
 
+/** A copy without the header of this name. */
+function listWithout(list, name) {
+  const copy = listCopy(list);
+  listDelete(copy, name, 0);
+  return copy;
+}
+
 const byName = (a, b) => (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : 0);
 
 /** Pairs in the order in which a script sees them: by name, joined, cookies apart. */
@@ -303,7 +310,7 @@ decorate(Headers);
 rt.expose('Headers', Headers);
 
 rt.headers = Object.freeze({
-  isHeaders, isToken, listAppend, listCopy, listFrom, listGet, listHas, listOf, listSet, nameOf, valueOf,
+  isHeaders, isToken, listAppend, listCopy, listFrom, listGet, listHas, listOf, listSet, listWithout, nameOf, valueOf,
   /** The public object of a list, which it owns from then on. */
   make: (list, immutable) => new Headers(INTERNAL, list, immutable),
 });

@@ -26,12 +26,14 @@ function methodOf(value) {
 }
 
 /** Redirect modes as the host counts them. */
-const REDIRECTS = ['follow', 'manual', 'error'];
+const REDIRECTS = ['follow', 'manual'];
+const FOLLOW = 0;
 
 function redirectOf(value) {
   const mode = `${value}`;
-  for (let i = 0; i < 3; i++) if (REDIRECTS[i] === mode) return i;
-  throw new TypeError(`Invalid redirect value '${mode}', must be one of "follow", "manual" or "error".`);
+  for (let i = 0; i < REDIRECTS.length; i++) if (REDIRECTS[i] === mode) return i;
+  throw new TypeError('Invalid redirect value, must be one of "follow" or "manual" ("error" won\'t be implemented since it does '
+    + 'not make sense at the edge; use "manual" and check the response status code).');
 }
 
 function cacheOf(value) {
@@ -87,7 +89,7 @@ class Request extends Body {
       super(INTERNAL, kind, value, length, list, true);
       this.#method = init;
       this.#url = url;
-      this.#redirect = 1;
+      this.#redirect = 1; // As workerd: what a script hands on is not followed behind the client's back.
       this.#signal = null;
       this.#cf = undefined;
       this.#cache = undefined;
@@ -262,6 +264,7 @@ function resolve(input, init) {
 
 rt.expose('Request', Request);
 rt.request = {
+  FOLLOW,
   isRequest,
   ...parts,
   urlOf,

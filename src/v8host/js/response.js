@@ -34,6 +34,7 @@ let parts;
 
 class Response extends Body {
   #status;
+  /** `null`: the usual phrase of the status, of an answer that came without one. */
   #statusText;
   #url;
   #redirected;
@@ -69,7 +70,7 @@ class Response extends Body {
       if (!isObject(init)) throw new TypeError('Failed to construct \'Response\': constructor parameter 2 is not of type \'InitializerDict or Response\'.');
       if (isResponse(init)) {
         status = init.#status;
-        text = init.#statusText;
+        text = init.statusText;
         headers = listCopy(B.list(init));
         cf = init.#cf;
         manual = init.#manual;
@@ -125,7 +126,8 @@ class Response extends Body {
     isResponse = (value) => isObject(value) && #status in value;
     parts = {
       status: (response) => response.#status,
-      statusText: (response) => response.#statusText,
+      /** Empty: the usual phrase. */
+      statusText: (response) => response.#statusText ?? '',
       isError: (response) => response.#error,
       url: (response) => response.#url,
       redirected: (response) => response.#redirected,
@@ -154,8 +156,9 @@ class Response extends Body {
   }
 
   static json(data, init = undefined) {
-    const text = stringify(data);
-    if (text === undefined) throw new TypeError('Failed to execute \'json\' on \'Response\': parameter 1 has no JSON text.');
+    if (arguments.length === 0) throw new TypeError('Failed to execute \'json\' on \'Response\': parameter 1 is not of type \'Value\'.');
+    // What has no JSON text is the word "undefined", as in workerd.
+    const text = `${stringify(data)}`;
     if (init === undefined) {
       const response = new Response(null);
       B.fill(response, 3, text, JSON_HEADERS);
@@ -190,6 +193,7 @@ class Response extends Body {
 
   get statusText() {
     if (!isResponse(this)) illegalInvocation();
+    if (this.#statusText === null) this.#statusText = ops.status_phrase(this.#status);
     return this.#statusText;
   }
 
@@ -249,10 +253,11 @@ function checkNullBody(empty) {
 
 rt.expose('Response', Response);
 rt.response = {
+  isRedirect,
   isResponse,
   ...parts,
   /** A response that the host delivers. Its headers cannot be changed. */
   make: (status, statusText, list, kind, value, length, url, redirected, manual, webSocket) =>
-    new Response(INTERNAL, status, statusText, list, kind, value, length, url, redirected, manual, webSocket),
+    new Response(INTERNAL, status, statusText === '' ? null : statusText, list, kind, value, length, url, redirected, manual, webSocket),
   Response,
 };

@@ -375,6 +375,17 @@ rt.url = {
     if (packed === null) throw new TypeError('Invalid URL string.');
     return packed[HREF];
   },
+  /** Where a `Location` that came from `base` leads, without its fragment; `null`: to no host. */
+  locate: (location, base) => {
+    const packed = ops.url_parse(location, base);
+    if (packed === null || packed[HOST] === packed[HOST_END]) return null;
+    return slice(packed[HREF], 0, packed[QUERY_END]);
+  },
+  /** Of two serialised URLs. */
+  isSameOrigin: (a, b) => {
+    const origin = ops.url_origin(a);
+    return origin !== 'null' && origin === ops.url_origin(b);
+  },
   isURL,
   isSearchParams,
   serializeSearchParams: (params) => serializeForm(listOf(params)),

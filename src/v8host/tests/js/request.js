@@ -45,8 +45,8 @@ test('bodies', async () => {
 });
 
 test('redirect, cache, integrity, signal, cf', () => {
-  for (const redirect of ['follow', 'manual', 'error']) assertEquals(new Request('http://a', { redirect }).redirect, redirect);
-  assertThrows(() => new Request('http://a', { redirect: 'x' }), TypeError, /^Invalid redirect value/);
+  for (const redirect of ['follow', 'manual']) assertEquals(new Request('http://a', { redirect }).redirect, redirect);
+  for (const redirect of ['error', 'x']) assertThrows(() => new Request('http://a', { redirect }), TypeError, /^Invalid redirect value/);
   for (const cache of ['no-store', 'no-cache']) assertEquals(new Request('http://a', { cache }).cache, cache);
   assertThrows(() => new Request('http://a', { cache: 'force-cache' }), TypeError, 'Unsupported cache mode: force-cache');
   new Request('http://a', { integrity: '' });

@@ -86,7 +86,8 @@ test('json', async () => {
   assertEquals([response.status, [...response.headers], await response.text()], [200, [['content-type', 'application/json']], '{"a":[1,null,"x"]}']);
   const other = Response.json(null, { status: 201, headers: { 'content-type': 'text/x', b: 'c' } });
   assertEquals([other.status, other.headers.get('content-type'), other.headers.get('b'), await other.json()], [201, 'text/x', 'c', null]);
-  for (const value of [undefined, () => {}, Symbol('s')]) assertThrows(() => Response.json(value), TypeError);
+  for (const value of [undefined, () => {}, Symbol('s')]) assertEquals(await Response.json(value).text(), 'undefined');
+  assertThrows(() => Response.json(), TypeError, 'Failed to execute \'json\' on \'Response\': parameter 1 is not of type \'Value\'.');
   const cycle = {};
   cycle.self = cycle;
   assertThrows(() => Response.json(cycle), TypeError);
