@@ -240,6 +240,10 @@ pub enum Input {
     Disconnected {
         event: EventId,
     },
+    /// The shard has ended this event: nothing of it counts any more.
+    Forget {
+        event: EventId,
+    },
 }
 
 /// What a cell is made of.

@@ -35,12 +35,13 @@ pub(crate) enum Entry {
     Chunk,
     ChunkError,
     Disconnected,
+    Forget,
     UnhandledRejection,
     RejectionHandled,
 }
 
 /// In the order of [`Entry`].
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "fetch",
     "scheduled",
     "alarm",
@@ -57,6 +58,7 @@ const NAMES: [&str; 18] = [
     "chunk",
     "chunkError",
     "disconnected",
+    "forget",
     "unhandledRejection",
     "rejectionHandled",
 ];
@@ -357,6 +359,10 @@ fn deliver(scope: &mut PinScope, entries: &Entries, input: Input) -> Option<()> 
         Input::Disconnected { event } => {
             let arguments = [number(scope, event.0)];
             entries.call(scope, Entry::Disconnected, &arguments)
+        }
+        Input::Forget { event } => {
+            let arguments = [number(scope, event.0)];
+            entries.call(scope, Entry::Forget, &arguments)
         }
     }?;
     Some(())

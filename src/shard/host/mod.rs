@@ -24,6 +24,7 @@ use crate::pulled::Sink;
 use crate::shard::Shard;
 use crate::websocket::handshake;
 
+mod hung;
 mod perform;
 mod sockets;
 mod streams;
@@ -50,6 +51,8 @@ pub(crate) struct Host {
     pub retired: StdCell<bool>,
     /// Nothing runs here any more.
     broken: StdCell<bool>,
+    /// A task looks for events that have hung.
+    watching: StdCell<bool>,
 }
 
 /// An input on its way in. One that is bound for a cell passes its input gate when its turn comes,
@@ -102,6 +105,8 @@ struct Event {
     sockets: Vec<SocketId>,
     /// The request asked for a WebSocket.
     wants_socket: bool,
+    /// Nothing is under way for it.
+    silence: Option<hung::Silence>,
     /// Dropped with the event.
     over: Option<rt::oneshot::Sender<()>>,
 }
@@ -205,6 +210,7 @@ impl Host {
             next_stream: StdCell::new(2),
             retired: StdCell::new(false),
             broken: StdCell::new(false),
+            watching: StdCell::new(false),
         })
     }
 
@@ -244,6 +250,9 @@ impl Host {
         reply: Reply,
     ) -> EventId {
         let event = self.open_event(cell.map(|(cell, _)| cell.clone()), reply);
+        if cell.is_none() {
+            self.watch_events();
+        }
         if handshake::asks(&asked.headers)
             && let Some(opened) = self.table.borrow_mut().events.get_mut(&event)
         {
@@ -266,6 +275,7 @@ impl Host {
     /// Starts `scheduled` of the Worker.
     pub fn start_scheduled(self: &Rc<Self>, cron: String, scheduled_time: f64, reply: Reply) {
         let event = self.open_event(None, reply);
+        self.watch_events();
         self.deliver(Input::Scheduled { event, cron, scheduled_time });
     }
 
@@ -474,15 +484,15 @@ impl Host {
         let turn = self.realm.borrow_mut().turn(rt::wall_ms() as f64, input, &mut calls);
         match turn {
             Turn::Ended { wrote } => {
-                for slot in wrote {
+                let aborted = perform::aborted(&calls);
+                // What a turn writes and aborts is not committed: it goes with the database.
+                for slot in wrote.into_iter().filter(|slot| !aborted.contains(slot)) {
                     let cell = self.table.borrow().cells.get(&slot).cloned();
                     if let Some(cell) = cell {
                         cell.end_turn(self);
                     }
                 }
-                for call in calls.drain(..) {
-                    self.perform(call);
-                }
+                self.perform_all(&mut calls, &aborted);
             }
             Turn::Terminated(termination) => {
                 calls.clear();
@@ -499,7 +509,9 @@ impl Host {
             Input::OpenCell { event, cell, .. }
             | Input::Alarm { event, cell, .. }
             | Input::CellSocket { event, cell, .. } => Some((*event, Some(*cell))),
-            Input::Scheduled { event, .. } | Input::Disconnected { event } => Some((*event, None)),
+            Input::Scheduled { event, .. }
+            | Input::Disconnected { event }
+            | Input::Forget { event } => Some((*event, None)),
             Input::Pull { stream } | Input::Cancel { stream, .. } => {
                 self.table.borrow().sinks.get(stream).map(|(_, event)| (*event, None))
             }
@@ -601,6 +613,7 @@ impl Host {
             sources: Vec::new(),
             sockets: Vec::new(),
             wants_socket: false,
+            silence: None,
             over: None,
         };
         self.table.borrow_mut().events.insert(id, event);

@@ -18,48 +18,91 @@ use crate::websocket::{handshake, message_weight};
 const NOT_ASKED_FOR: &str = "Worker tried to return a WebSocket in a response to a request which \
     did not contain the header \"Upgrade: websocket\".";
 
+/// Which output gate a call has to pass.
+enum Gate {
+    /// None: nobody outside can observe it.
+    Inside,
+    /// That of this cell; of the Worker there is none.
+    Of(Option<CellSlot>),
+}
+
+fn gate_of(call: &HostCall) -> Gate {
+    match call {
+        HostCall::Respond { cell, .. } => Gate::Of(*cell),
+        HostCall::Fetch { origin, .. }
+        | HostCall::FetchCell { origin, .. }
+        | HostCall::Sync { origin, .. }
+        | HostCall::Chunk { origin, .. }
+        | HostCall::SocketSend { origin, .. } => Gate::Of(origin.cell),
+        HostCall::SocketPair { .. }
+        | HostCall::SocketAccept { .. }
+        | HostCall::SocketHibernate { .. }
+        | HostCall::AlarmEnded { .. }
+        | HostCall::Opened { .. }
+        | HostCall::Done { .. }
+        | HostCall::Abandon { .. }
+        | HostCall::SetTimer { .. }
+        | HostCall::ClearTimer { .. }
+        | HostCall::Pull { .. }
+        | HostCall::Cancel { .. }
+        | HostCall::BlockConcurrency { .. }
+        | HostCall::Unblock { .. }
+        | HostCall::AbortCell { .. }
+        | HostCall::Log { .. }
+        | HostCall::Uncaught { .. } => Gate::Inside,
+    }
+}
+
+/// Cells that have aborted themselves in this turn.
+pub(super) fn aborted(calls: &[HostCall]) -> Vec<CellSlot> {
+    let of = |call: &HostCall| {
+        if let HostCall::AbortCell { cell, .. } = call { Some(*cell) } else { None }
+    };
+    calls.iter().filter_map(of).collect()
+}
+
 impl Host {
+    /// Performs the calls of a turn. Those of a cell that has aborted itself come last, so that they
+    /// find its gate broken: they would show writes that are gone.
+    pub(super) fn perform_all(self: &Rc<Self>, calls: &mut Vec<HostCall>, aborted: &[CellSlot]) {
+        let is_late = |call: &HostCall| match gate_of(call) {
+            Gate::Of(Some(slot)) => aborted.contains(&slot),
+            Gate::Of(None) | Gate::Inside => false,
+        };
+        let mut late = Vec::new();
+        for call in calls.drain(..) {
+            if is_late(&call) { late.push(call) } else { self.perform(call) }
+        }
+        for call in late {
+            self.perform(call);
+        }
+    }
+
+    fn wait_for(&self, call: CallId, origin: Origin, encoding: Encoding) {
+        let waiting = Waiting { origin, encoding, task: None };
+        self.table.borrow_mut().calls.insert(call, waiting);
+    }
+
     /// Performs what JavaScript asked for: what others can observe goes through the output gate of
     /// its cell, the rest happens at once.
     pub(super) fn perform(self: &Rc<Self>, call: HostCall) {
-        let slot = match &call {
-            HostCall::Respond { cell, .. } => *cell,
+        let Gate::Of(slot) = gate_of(&call) else { return self.perform_inside(call) };
+        match &call {
             HostCall::Fetch { call, origin, request }
             | HostCall::FetchCell { call, origin, request, .. } => {
-                let waiting = Waiting { origin: *origin, encoding: request.answer, task: None };
-                self.table.borrow_mut().calls.insert(*call, waiting);
-                origin.cell
+                self.wait_for(*call, *origin, request.answer);
             }
             HostCall::Sync { call, origin, .. } => {
-                let encoding = Encoding::Automatic;
-                let waiting = Waiting { origin: *origin, encoding, task: None };
-                self.table.borrow_mut().calls.insert(*call, waiting);
-                origin.cell
+                self.wait_for(*call, *origin, Encoding::Automatic);
             }
-            HostCall::Chunk { origin, .. } => origin.cell,
             HostCall::SocketSend { socket, origin, message } => {
                 if !self.socket_reserve(*socket, *origin, message_weight(message)) {
                     return;
                 }
-                origin.cell
             }
-            HostCall::SocketPair { .. }
-            | HostCall::SocketAccept { .. }
-            | HostCall::SocketHibernate { .. }
-            | HostCall::AlarmEnded { .. }
-            | HostCall::Opened { .. }
-            | HostCall::Done { .. }
-            | HostCall::Abandon { .. }
-            | HostCall::SetTimer { .. }
-            | HostCall::ClearTimer { .. }
-            | HostCall::Pull { .. }
-            | HostCall::Cancel { .. }
-            | HostCall::BlockConcurrency { .. }
-            | HostCall::Unblock { .. }
-            | HostCall::AbortCell { .. }
-            | HostCall::Log { .. }
-            | HostCall::Uncaught { .. } => return self.perform_inside(call),
-        };
+            HostCall::Respond { .. } | HostCall::Chunk { .. } => {}
+            other => unreachable!("this call has no gate: {other:?}"),
+        }
         let Some(slot) = slot else { return self.release(call) };
         let cell = self.table.borrow().cells.get(&slot).cloned();
         match cell {

@@ -38,6 +38,16 @@ enum Hears {
     Over,
 }
 
+impl Near {
+    /// The event that may hear something on it.
+    pub(super) fn hears_for(&self) -> Option<EventId> {
+        match self.hears {
+            Hears::Everything { .. } => Some(self.origin.event),
+            Hears::NotYet(_) | Hears::Over => None,
+        }
+    }
+}
+
 impl Host {
     /// JavaScript has made a pair.
     pub(super) fn socket_pair(&self, sockets: [SocketId; 2], origin: Origin) {

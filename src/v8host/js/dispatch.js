@@ -20,6 +20,8 @@ class EventState {
     this.pending = 1;
     this.passThrough = false;
     this.subrequests = 0;
+    /** Its response is out, or its failure. */
+    this.answered = false;
   }
 }
 
@@ -64,6 +66,11 @@ function signalOf(event) {
   return known.signal;
 }
 
+rt.entry.forget = (id) => {
+  if (signalCount > 0 && signals.delete(id)) signalCount--;
+  rt.timers.forgetEvent(id);
+};
+
 rt.entry.disconnected = (id) => {
   const known = signals.get(id);
   if (known === undefined) return;
@@ -93,10 +100,23 @@ class ExecutionContext {
     this.#event.passThrough = true;
   }
 
+  /** Ends the request with `reason`, and what runs now. */
+  abort(reason = undefined) {
+    if (!isObject(this) || !(#event in this)) illegalInvocation();
+    const error = reason === undefined ? new Error('Worker execution was aborted due to call to ctx.abort().') : reason;
+    fail(this.#event, error);
+    throw error;
+  }
+
   get props() {
     if (!isObject(this) || !(#event in this)) illegalInvocation();
     if (this.#props === undefined) this.#props = {};
     return this.#props;
+  }
+
+  get exports() {
+    if (!isObject(this) || !(#event in this)) illegalInvocation();
+    return rt.loopback;
   }
 }
 decorate(ExecutionContext);
@@ -104,12 +124,15 @@ decorate(ExecutionContext);
 // --- Answers.
 
 function fail(event, error) {
+  if (event.answered) return;
+  event.answered = true;
   respondError(event.id, event.cell, error);
   release(event);
 }
 
 /** Sends what a handler returned. */
 function answer(event, response) {
+  if (event.answered) return;
   if (!P.isResponse(response)) {
     fail(event, new TypeError('Incorrect type for Promise: the Promise did not resolve to \'Response\'.'));
     return;
@@ -132,6 +155,7 @@ function answer(event, response) {
     fail(event, error);
     return;
   }
+  event.answered = true;
   if (last) event.pending = 0;
   else release(event);
 }
@@ -212,6 +236,8 @@ rt.entry.scheduled = (id, cron, time) => {
     return;
   }
   then(resolvedWith(result), () => {
+    if (event.answered) return;
+    event.answered = true;
     respond(event.id, undefined, 200, '', undefined, B.NONE, undefined, 0, false, false);
     release(event);
   }, (error) => fail(event, error));

@@ -11,7 +11,7 @@ const {
 const { INTERNAL, SafeMap } = rt;
 const { markHandled, rejectedWith, resolvedWith, then } = rt.promises;
 const {
-  Error, ObjectDefineProperty, ObjectFreeze, ObjectSetPrototypeOf, ObjectPrototype, Proxy, ReflectApply, ReflectGet, TypeError,
+  Error, ObjectDefineProperty, ObjectFreeze, ObjectKeys, ObjectSetPrototypeOf, ObjectPrototype, Proxy, ReflectApply, ReflectGet, TypeError,
 } = primordials;
 
 const NO_JURISDICTION = 'Jurisdiction restrictions are not implemented in celld.';
@@ -242,6 +242,27 @@ rt.bindings.durableObject = (binding) => {
   return namespace;
 };
 
+/** The names of the classes among exports, for a message. */
+function classesOf(exports) {
+  const names = ObjectKeys(exports);
+  let list = '';
+  for (let i = 0; i < names.length; i++) {
+    if (names[i] === 'default' || typeof exports[names[i]] !== 'function') continue;
+    list += list === '' ? `"${names[i]}"` : `, "${names[i]}"`;
+  }
+  return list === '' ? 'no class' : list;
+}
+
+/** What workerd has in `ctx.exports` besides: stubs of entrypoints, and classes that are not bound. */
+function sayMissing(name) {
+  ObjectDefineProperty(rt.loopback, name, {
+    __proto__: null,
+    get: () => {
+      throw new Error(`ctx.exports.${name} is not implemented in celld yet: only classes of Durable Objects that are bound are there.`);
+    },
+  });
+}
+
 // The engine sets it once the main module has been evaluated: a class that is bound and missing
 // makes the script fail to load.
 let exportsOfMain;
@@ -253,10 +274,12 @@ ObjectDefineProperty(rt, 'exports', {
       const { 1: name, 2: className } = bound[i];
       if (typeof exports[className] !== 'function') {
         throw new TypeError(`The Durable Object binding "${name}" names the class "${className}", `
-          + 'which the main module does not export.');
+          + `which the main module does not export; it exports ${classesOf(exports)}.`);
       }
     }
     exportsOfMain = exports;
+    const names = ObjectKeys(exports);
+    for (let i = 0; i < names.length; i++) if (!(names[i] in rt.loopback)) sayMissing(names[i]);
   },
 });
 

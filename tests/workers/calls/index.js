@@ -3,6 +3,13 @@
 //   GET /many?n=N            N calls of cells and, with ?cell, the same from within a cell: what failed, after how many
 //   GET /error?cell=C&path=P the error of a call: [text, remote, retryable, overloaded, durableObjectReset]
 //   GET /give-up?cell=C      calls a cell that waits, and gives up after a moment: the error's text
+//   GET /own?cell=C          the error of a call with properties of its own: [text, properties]
+//   GET /request?cell=C&body=B[&stream][&length=N][&path=/moved]  what the cell gets: [method, url, headers, body]
+//   GET /through?cell=C&path=P  the answer of the cell
+//   GET /refused             the error of a fetch that nobody answers: [name, whether the connection was lost, retryable]
+//   GET /abort               calls ctx.abort
+//   GET /hang, /hang-later, /hang-with-stream  waits for what never comes
+//   GET /share[?keep=MS]     waits for a promise that the request with `keep` settles
 //   GET /heard?cell=C        what that cell heard: the reason of its request's signal
 
 import { DurableObject } from 'cloudflare:workers';
@@ -28,6 +35,14 @@ export class Cell extends DurableObject {
     if (ctx.id.name === 'unborn') throw new RangeError('in the constructor');
   }
 
+  async putAndAbort(isSynced) {
+    await this.ctx.storage.put('value', 1);
+    if (isSynced) await this.ctx.storage.sync();
+    this.ctx.storage.put('value', 2);
+    await Promise.resolve();
+    this.ctx.abort('after the writes');
+  }
+
   async fetch(request) {
     const { pathname, searchParams } = new URL(request.url);
     switch (pathname) {
@@ -37,6 +52,15 @@ export class Cell extends DurableObject {
         await scheduler.wait(1);
         throw new SyntaxError('thrown later');
       case '/abort': return this.ctx.abort('told to');
+      case '/own': throw Object.assign(new RangeError('own'), { code: 'E_OWN', of: { this: [1] } });
+      case '/put-and-abort': return this.putAndAbort(searchParams.get('sync') !== null);
+      case '/value': return new Response(`${await this.ctx.storage.get('value')}`);
+      case '/request': {
+        const { method, url, headers } = request;
+        return Response.json([method, url, Object.fromEntries(headers), await request.text()]);
+      }
+      case '/moved': return new Response('moved', { status: 307, headers: { location: '/request' } });
+      case '/never': return new Promise(() => {});
       case '/heard': return new Response(this.heard);
       case '/wait': {
         this.heard = 'the call';
@@ -49,8 +73,20 @@ export class Cell extends DurableObject {
   }
 }
 
+/** What the promises of two requests wait for. */
+const shared = {};
+
+async function share(search) {
+  if (search.has('keep')) {
+    shared.promise = scheduler.wait(Number(search.get('keep'))).then(() => 'settled');
+    return new Response(await shared.promise);
+  }
+  while (shared.promise === undefined) await scheduler.wait(10);
+  return new Response(await shared.promise);
+}
+
 export default {
-  async fetch(request, env) {
+  async fetch(request, env, ctx) {
     const { pathname, searchParams: search } = new URL(request.url);
     const cell = env.CELLS.getByName(search.get('cell') ?? 'c');
     switch (pathname) {
@@ -72,6 +108,38 @@ export default {
         return new Response(await call);
       }
       case '/heard': return cell.fetch('http://cell/heard');
+      case '/request': {
+        const [body, length] = [search.get('body'), Number(search.get('length') ?? -1)];
+        const stream = length >= 0 ? new FixedLengthStream(length) : new TransformStream();
+        if (search.has('stream')) {
+          const writer = stream.writable.getWriter();
+          writer.write(new TextEncoder().encode(body)).then(() => writer.close());
+        }
+        const method = body === null ? 'GET' : 'POST';
+        return cell.fetch(`http://cell${search.get('path') ?? '/request'}`, { method, body: search.has('stream') ? stream.readable : body });
+      }
+      case '/own': {
+        const error = await cell.fetch('http://cell/own').then(() => null, (reason) => reason);
+        return Response.json([`${error}`, { ...error }]);
+      }
+      case '/through': return cell.fetch(`http://cell${search.get('path')}`);
+      case '/refused': {
+        const error = await fetch('http://127.0.0.1:1/').then(() => null, (reason) => reason);
+        return Response.json([error.name, error.message.startsWith('Network connection lost'), error.retryable]);
+      }
+      case '/abort': return ctx.abort(new RangeError('aborted'));
+      case '/hang': return new Promise(() => {});
+      case '/hang-later': {
+        await scheduler.wait(20);
+        ctx.waitUntil(new Promise(() => {}));
+        request.signal.addEventListener('abort', () => {});
+        return new Promise(() => {});
+      }
+      case '/hang-with-stream': {
+        const { readable } = new TransformStream();
+        return new Response(await new Response(readable).text());
+      }
+      case '/share': return share(search);
       default: return new Response('no such path', { status: 404 });
     }
   },

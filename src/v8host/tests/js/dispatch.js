@@ -42,6 +42,20 @@ export default {
       case '/pass-through':
         ctx.passThroughOnException();
         throw new RangeError('not passed');
+      case '/abort':
+        ctx.waitUntil(scheduler.wait(20).then(() => log.push('waited')));
+        try {
+          ctx.abort(new RangeError('enough'));
+        } catch (error) {
+          log.push(`${error}`);
+        }
+        return new Response('too late');
+      case '/abort-plainly':
+        return scheduler.wait(1).then(() => ctx.abort());
+      case '/exports':
+        return Response.json([typeof ctx.exports, Object.keys(ctx.exports)]);
+      case '/exports-missing':
+        return ctx.exports.default.fetch(request);
       case '/this':
         return new Response(String(this === undefined ? 'undefined' : typeof this.fetch));
       default:
@@ -114,4 +128,19 @@ test('… and say so', async () => {
   const reader = globalThis.kept;
   delete globalThis.kept;
   await assertRejects(reader.read(), Error, /^Cannot perform I\/O on behalf of a different request\./);
+});
+
+test('ctx.abort ends the request', async () => {
+  log.length = 0;
+  await assertRejects(text('/abort'), RangeError, 'enough');
+  await scheduler.wait(30);
+  assertEquals(log, ['RangeError: enough', 'waited']);
+  await assertRejects(text('/abort-plainly'), Error, 'Worker execution was aborted due to call to ctx.abort().');
+  await fetch('http://harness.test/uncaught');
+});
+
+test('ctx.exports says what it does not have', async () => {
+  assertEquals(await text('/exports'), '["object",[]]');
+  await assertRejects(text('/exports-missing'), Error, /^ctx\.exports\.default is not implemented in celld yet/);
+  await fetch('http://harness.test/uncaught');
 });
