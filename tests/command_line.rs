@@ -76,11 +76,22 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
+fn the_short_form_of_help_is_the_same() {
+    for command in [&[] as &[&str], &["dev"], &["deploy"], &["cell", "move"]] {
+        let help = |form| celld(&[command, &[form]].concat(), &[]);
+        let (short, long) = (help("-h"), help("--help"));
+        assert_eq!(short.status.code(), Some(0), "{}", stderr(&short));
+        assert_eq!(stdout(&short), stdout(&long));
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     refused(&celld(&[], &[]), &["--bucket", "CELLD_BUCKET"]);
     refused(&celld(&["--buckt=x"], &[]), &["--bucket"]);
     refused(&celld(&["dev", "--port", "x"], &[]), &["--port=\"x\"", "65535"]);
     refused(&celld(&["--bucket", "r2://b"], &[]), &["--bucket=\"r2://b\"", "file:///", "s3://"]);
+    refused(&celld(&["--bucket", "file:///"], &[]), &["file:///", "root of the file system"]);
     refused(&celld(&["--bucket", "s3://bucket"], &[]), &["s3://bucket", "--region", "AWS_REGION"]);
     refused(
         &celld(&["--bucket", "s3://bucket", "--endpoint", "here:9000"], &[]),
@@ -138,6 +149,59 @@ fn a_dry_run_writes_nothing_and_says_what_would_go() {
     assert_eq!(document["durable_objects"][0]["namespace"], "guestbook.Guestbook");
     assert_eq!(document["modules"].as_array().map(Vec::len), Some(3));
     assert!(!bucket.exists());
+}
+
+#[test]
+fn what_no_node_would_serve_is_not_deployed() {
+    let bound = r#", "durable_objects": { "bindings": [{ "name": "C", "class_name": "Cell" }] },
+        "migrations": [{ "tag": "v1", "new_sqlite_classes": ["Cell"] }] }"#;
+    let bound = GOOD.replace(" }", bound);
+    for (text, code, words) in [
+        (
+            bound.as_str(),
+            "export class Cel {} export class Other {} export default {};",
+            &["binding \"C\"", "class \"Cell\"", "it exports \"Cel\", \"Other\""] as &[&str],
+        ),
+        (&bound, "export default {};", &["it exports no class"]),
+        (GOOD, "throw new RangeError('at the top');", &["RangeError: at the top", "index.js:1"]),
+        (GOOD, "export default {", &["SyntaxError", "index.js:1"]),
+    ] {
+        let dir = project(text, code);
+        let dir = dir.path().to_str().expect("UTF-8");
+        let bucket = tempfile::tempdir().expect("a directory");
+        let url = format!("file://{}", bucket.path().join("bucket").display());
+        for args in [&["deploy", dir, "--dry-run"] as &[&str], &["deploy", dir, "--bucket", &url]] {
+            let output = celld(args, &[]);
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{code}: {said}");
+            assert!(words.iter().all(|word| said.contains(word)), "{code}: {said}");
+            assert!(said.contains("no node would serve"), "{said}");
+        }
+        assert!(!bucket.path().join("bucket").exists(), "nothing was written");
+    }
+}
+
+#[test]
+fn a_record_of_the_deployment_that_is_damaged_is_told_with_what_to_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}", dir.path().join("bucket").display());
+    let source = project(GOOD, "export default { fetch() { return new Response('1') } }");
+    let deploy =
+        || celld(&["deploy", source.path().to_str().expect("UTF-8"), "--bucket", &url], &[]);
+    assert_eq!(deploy().status.code(), Some(0));
+    let objects = deployed(dir.path());
+    let current = objects.iter().find(|path| path.ends_with("deploy@/current.json"));
+    let current = current.expect("the record");
+    std::fs::write(current, "{\"format\": 1").expect("damage");
+    let output = deploy();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for words in ["deploy/current.json cannot be used", "older copy", "delete it and deploy again"]
+    {
+        assert!(said.contains(words), "{said}");
+    }
+    std::fs::remove_file(current).expect("the advice");
+    assert_eq!(deploy().status.code(), Some(0));
 }
 
 /// All objects below `deploy/` of a bucket that is a directory.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use celld_shard::deployment::Blob;
 use raw_http::{Raw, celld, wait_for};
 use serde_json::Value;
 
@@ -109,6 +110,35 @@ fn deploy(dir: &Path, source: &str) -> String {
     document["version"].as_str().expect("a version").to_owned()
 }
 
+/// Writes one of the deployment's objects as a bucket does, in one step.
+fn put(dir: &Path, name: &str, text: &str) {
+    let draft = dir.join("draft");
+    std::fs::write(&draft, text).expect("written");
+    std::fs::rename(&draft, dir.join("bucket/deploy@").join(name)).expect("put");
+}
+
+/// Makes `source` the current version although no node will load it, which `celld deploy` does not.
+fn deploy_bad(dir: &Path, source: &str) -> String {
+    let records = dir.join("bucket/deploy@");
+    let read = |name: &str| -> Value {
+        let text = std::fs::read(records.join(name)).expect("a record");
+        serde_json::from_slice(&text).expect("JSON")
+    };
+    let mut current = read("current.json");
+    let mut manifest =
+        read(&format!("versions@/{}.json", current["version"].as_str().expect("a name")));
+    let blob = Blob::of(source.as_bytes());
+    let version = format!("bad-{}", &blob.sha256[..16]);
+    manifest["modules"][0]["content"] = serde_json::to_value(&blob).expect("JSON");
+    for record in [&mut manifest, &mut current] {
+        record["version"] = version.as_str().into();
+    }
+    put(dir, &format!("modules@/{}", blob.sha256), source);
+    put(dir, &format!("versions@/{version}.json"), &manifest.to_string());
+    put(dir, "current.json", &current.to_string());
+    version
+}
+
 #[test]
 fn new_versions_come_without_a_failed_request() {
     let node = Node::start();
@@ -173,7 +203,7 @@ fn a_version_that_does_not_load_is_shown_and_not_served() {
         ("const name = './missing.js'; await import(name); export default {};", "missing.js"),
         ("export default { fetch( };", "SyntaxError"),
     ] {
-        let version = deploy(node.dir.path(), bad);
+        let version = deploy_bad(node.dir.path(), bad);
         let rejected = wait_for("the rejection", || {
             let rejected = node.health()["rejected"].clone();
             (rejected["version"] == version).then_some(rejected)
@@ -189,4 +219,25 @@ fn a_version_that_does_not_load_is_shown_and_not_served() {
     wait_for("the good one", || (node.health()["version"] == next).then_some(()));
     assert_eq!(node.health()["rejected"], Value::Null);
     assert_eq!(client.get("/").text(), "worker 7");
+}
+
+#[test]
+fn a_damaged_record_of_the_version_is_shown_until_it_is_mended() {
+    let node = Node::start();
+    let version = node.health()["version"].clone();
+    let record = node.dir.path().join("bucket/deploy@/current.json");
+    let good = std::fs::read_to_string(&record).expect("the record");
+    put(node.dir.path(), "current.json", "{");
+    let rejected = wait_for("the health", || {
+        let rejected = node.health()["rejected"].clone();
+        (!rejected.is_null()).then_some(rejected)
+    });
+    let error = rejected["error"].as_str().unwrap_or_default();
+    assert!(error.contains("deploy/current.json cannot be used"), "{rejected}");
+    assert!(error.contains("put an older copy of it back"), "{rejected}");
+    assert_eq!((&rejected["version"], &node.health()["version"]), (&Value::Null, &version));
+    assert_eq!(Raw::connect(node.address).get("/").text(), "worker 0", "it serves on");
+    put(node.dir.path(), "current.json", &good);
+    wait_for("the health", || node.health()["rejected"].is_null().then_some(()));
+    assert_eq!(node.log().matches("cannot be read").count(), 1, "{}", node.log());
 }

@@ -531,6 +531,8 @@ fn normalise(args: Vec<String>) -> (Vec<String>, Vec<String>) {
         } else if arg == "--" {
             plain = true;
             words.push(arg);
+        } else if arg == "-h" {
+            words.push("--help".to_owned());
         } else if arg.starts_with("--")
             && let Some((key, value)) = arg.split_once('=')
         {

@@ -30,6 +30,12 @@ pub(crate) fn today() -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
+/// The day that it is somewhere already, where the sun is ahead of UTC.
+pub(crate) fn latest() -> String {
+    let (year, month, day) = civil(((now_ms() + 14 * 3_600_000) / 86_400_000).cast_signed());
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
 /// An instant as `20260131T235959Z`, which sorts as it counts.
 pub(crate) fn stamp(ms: u64) -> String {
     let seconds = ms / 1_000;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use celld_shard::deployment::Manifest;
+use celld_shard::trial;
 use serde_json::json;
 
 use super::config::{self, Project, Purpose};
@@ -51,6 +52,7 @@ fn deploy(
     super::notes(&bundle.notes);
     let manifest = publish::manifest(&project, &bundle)?;
     manifest.encode()?;
+    trial::load(publish::deployment(&manifest, &bundle)).map_err(CommandError::Load)?;
     let published = match place {
         Some(place) if !typed.dry_run => {
             super::notes(&place.notes);

@@ -46,6 +46,8 @@ pub(crate) enum CommandError {
     Bundle(#[from] bundle::BundleError),
     #[error(transparent)]
     Deploy(#[from] celld_shard::deployment::DeployError),
+    #[error("nothing is deployed, as no node would serve this: {0}")]
+    Load(celld_v8host::LoadError),
     #[error(transparent)]
     Bucket(#[from] OpenError),
     #[error(transparent)]
@@ -68,6 +70,7 @@ impl CommandError {
             Self::Bucket(OpenError::Url { .. } | OpenError::Option { .. }) => REFUSED,
             Self::Bundle(_)
             | Self::Deploy(_)
+            | Self::Load(_)
             | Self::Bucket(_)
             | Self::Preflight(_)
             | Self::Node(_)

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use celld_s3::Bucket;
 use celld_shard::deployment::{
-    self, Blob, DeployError, DurableObject, FORMAT, Limits, Manifest, ModuleRef,
+    self, Blob, DeployError, Deployment, DurableObject, FORMAT, Limits, Manifest, ModuleRef,
 };
 
 use super::bundle::Bundle;
@@ -60,6 +60,17 @@ pub(crate) fn manifest(project: &Project, bundle: &Bundle) -> Result<Manifest, g
         crons: project.crons.clone(),
         limits: Limits { cpu_ms: project.limits.cpu_ms, subrequests: project.limits.subrequests },
     })
+}
+
+/// What a node would read of it.
+pub(crate) fn deployment(manifest: &Manifest, bundle: &Bundle) -> Deployment {
+    let modules = bundle.modules.iter().map(|module| deployment::Module {
+        name: module.name.clone(),
+        kind: module.kind,
+        bytes: module.bytes.clone().into(),
+        source_map: module.source_map.clone().map(Bytes::from),
+    });
+    Deployment { manifest: manifest.clone(), modules: modules.collect() }
 }
 
 /// Uploads what `bucket` lacks of `bundle`, then its manifest, then moves `current.json`.

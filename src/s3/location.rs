@@ -105,6 +105,9 @@ fn directory(rest: &str) -> Result<PathBuf, &'static str> {
     if path.components().any(|part| part == Component::ParentDir) {
         return Err("has `..` in its path");
     }
+    if !path.components().any(|part| matches!(part, Component::Normal(_))) {
+        return Err("names the root of the file system (a bucket needs a directory of its own)");
+    }
     Ok(path)
 }
 
@@ -185,6 +188,8 @@ mod tests {
             ("file:///%zz", "two digits"),
             ("file:///%00", "NUL"),
             ("file:///a/../b", "`..`"),
+            ("file:///", "root of the file system"),
+            ("file:////./", "root of the file system"),
             ("ftp://a/b", "scheme"),
             ("s3://", "bucket's name"),
             ("s3:///a", "bucket's name"),

@@ -209,7 +209,7 @@ pub enum DeployError {
         error: StoreError,
     },
     /// A record or module is not what it must be: an operator must deploy again.
-    #[error("{key} cannot be used: {what}")]
+    #[error("{key} cannot be used: {what}{}", advice(key))]
     Damaged {
         /// The object.
         key: String,
@@ -233,6 +233,18 @@ pub enum DeployError {
         /// The object.
         key: String,
     },
+}
+
+/// What an operator can do about a record that says which version is served: nothing overwrites it,
+/// as a new version is compared with that one.
+fn advice(key: &str) -> &'static str {
+    match key {
+        CURRENT_KEY => {
+            "; put an older copy of it back, or delete it and deploy again (then nothing checks \
+             whether the new version drops a class that has objects)"
+        }
+        _ => "",
+    }
 }
 
 impl DeployError {

@@ -31,5 +31,6 @@ mod shard;
 mod socket;
 mod status;
 pub mod storage;
+pub mod trial;
 mod waking;
 mod websocket;

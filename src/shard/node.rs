@@ -21,7 +21,7 @@ use celld_core::wake::{Entry, Verdict};
 use celld_rt as rt;
 use celld_rt::{Placement, Signals, Stop};
 use celld_s3::{Bucket, Lane};
-use celld_v8host::{DurableObjectBinding, Module, ModuleKind, Script};
+use celld_v8host::Script;
 use futures_util::{SinkExt as _, StreamExt as _};
 
 use crate::deployment::{self, Deployment};
@@ -35,6 +35,7 @@ use crate::reach::{self, check_address, internal_address};
 use crate::router::{self, Message, Peers};
 use crate::shard::{Authority, NodeFacts, Shard, now, random};
 use crate::status::Status;
+use crate::trial;
 
 mod error;
 
@@ -318,6 +319,15 @@ struct Node {
     stopped_at: Option<Mono>,
 }
 
+/// What the last look at the deployment has found.
+#[derive(Default)]
+struct Seen {
+    /// The version that was adopted or refused.
+    version: Option<String>,
+    /// Why none was adopted.
+    refusal: Option<String>,
+}
+
 impl Node {
     async fn run(mut self) -> Result<Exit, NodeError> {
         // A store that does not answer is asked for a while; who stops the node does not wait for it.
@@ -420,7 +430,7 @@ impl Node {
     }
 
     async fn serve(&mut self) -> Result<Exit, NodeError> {
-        let mut seen = None;
+        let mut seen = Seen::default();
         let mut serves = self.look_for_deployment(&mut seen).await;
         if let (true, Err(why)) = (self.options.must_serve, &serves) {
             return Err(NodeError::NothingServes(why.clone()));
@@ -485,23 +495,40 @@ impl Node {
 
     /// Adopts the current deployment if it is another one than `seen`. Returns the version that it
     /// found serving or made serve, or why there is none; what is news goes to the log as well.
-    async fn look_for_deployment(&mut self, seen: &mut Option<String>) -> Result<String, String> {
+    async fn look_for_deployment(&mut self, seen: &mut Seen) -> Result<String, String> {
+        let found = self.adopt_current(seen).await;
+        if let Err(why) = &found
+            && seen.refusal.as_ref() != Some(why)
+        {
+            eprintln!("celld: {why}");
+        }
+        seen.refusal = found.as_ref().err().cloned();
+        found
+    }
+
+    async fn adopt_current(&mut self, seen: &mut Seen) -> Result<String, String> {
         let bucket = self.common.bucket.clone();
         let version = match deployment::read_current(&bucket).await {
             Ok(Some((current, _))) => current.version,
-            Ok(None) => return Err("nothing is deployed yet".to_owned()),
-            Err(error) => {
-                let why = format!("the deployment cannot be read: {error}");
-                eprintln!("celld: {why}");
+            Ok(None) => {
+                let why = "nothing is deployed yet".to_owned();
+                // No news: whoever starts a node before the first deployment knows.
+                seen.refusal = Some(why.clone());
                 return Err(why);
             }
+            Err(error) => {
+                self.common.status.rejects(None, &error.to_string());
+                return Err(format!("the deployment cannot be read: {error}"));
+            }
         };
-        if seen.as_deref() == Some(version.as_str()) {
-            return self.common.status.version().ok_or_else(|| "it was refused".to_owned());
+        self.common.status.reads_current();
+        if seen.version.as_ref() == Some(&version) {
+            let refused = || seen.refusal.clone().unwrap_or_else(|| "it was refused".to_owned());
+            return self.common.status.version().ok_or_else(refused);
         }
         let rejected = match deployment::load(&bucket, &version).await {
             Ok(loaded) => {
-                *seen = Some(version.clone());
+                seen.version = Some(version.clone());
                 let name = loaded.manifest.name.clone();
                 match self.adopt(loaded).await {
                     Ok(()) => {
@@ -516,15 +543,13 @@ impl Node {
             Err(error) => (error.to_string(), format!("cannot be loaded: {error}")),
         };
         let (error, what) = rejected;
-        self.common.status.rejects(&version, &error);
-        let why = format!("version {version} {what}");
-        eprintln!("celld: {why}");
-        Err(why)
+        self.common.status.rejects(Some(&version), &error);
+        Err(format!("version {version} {what}"))
     }
 
     /// Every shard runs the same code: what the first accepts, the others accept too.
     async fn adopt(&mut self, deployment: Deployment) -> Result<(), String> {
-        let script = Arc::new(script_of(deployment));
+        let script = Arc::new(trial::script_of(deployment));
         for shard in 0..self.orders.len() {
             let (done, adopted) = rt::oneshot::channel();
             self.order(shard, Order::Adopt(script.clone(), done)).await;
@@ -579,42 +604,6 @@ impl Node {
         for is_closed in closed {
             let _gone = is_closed.await;
         }
-    }
-}
-
-/// A deployment as a realm runs it.
-fn script_of(deployment: Deployment) -> Script {
-    let Deployment { manifest, modules } = deployment;
-    let binding = |object: deployment::DurableObject| DurableObjectBinding {
-        name: object.binding,
-        class: object.class_name,
-        namespace: object.namespace,
-    };
-    let module = |module: deployment::Module| {
-        let kind = match module.kind {
-            deployment::ModuleKind::EsModule => ModuleKind::EsModule,
-            deployment::ModuleKind::Text => ModuleKind::Text,
-            deployment::ModuleKind::Data => ModuleKind::Data,
-            deployment::ModuleKind::Wasm => ModuleKind::Wasm,
-            deployment::ModuleKind::Json => ModuleKind::Json,
-        };
-        let made = Module::new(module.name, kind, module.bytes);
-        match module.source_map {
-            Some(map) => made.with_source_map(map),
-            None => made,
-        }
-    };
-    Script {
-        name: manifest.name,
-        main: manifest.main,
-        modules: modules.into_iter().map(module).collect(),
-        compatibility_date: manifest.compatibility_date,
-        compatibility_flags: manifest.compatibility_flags,
-        turn_cpu_max: manifest.limits.cpu_ms.map(|ms| Duration::from_millis(ms.into())),
-        subrequests_max: manifest.limits.subrequests,
-        vars: manifest.vars,
-        secrets: Vec::new(),
-        durable_objects: manifest.durable_objects.into_iter().map(binding).collect(),
     }
 }
 

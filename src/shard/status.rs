@@ -88,7 +88,8 @@ pub(crate) enum Phase {
 
 #[derive(Clone, Debug, Serialize)]
 struct Rejected {
-    version: String,
+    /// `None`: the record that would name it cannot be read.
+    version: Option<String>,
     error: String,
 }
 
@@ -123,11 +124,18 @@ impl Status {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).version.clone()
     }
 
-    /// A version does not load; what served before goes on.
-    pub fn rejects(&self, version: &str, error: &str) {
+    /// A version does not load, or cannot be told; what served before goes on.
+    pub fn rejects(&self, version: Option<&str>, error: &str) {
         self.change(|health| {
-            let (version, error) = (version.to_owned(), error.to_owned());
+            let (version, error) = (version.map(str::to_owned), error.to_owned());
             health.rejected = Some(Rejected { version, error });
+        });
+    }
+
+    /// The record that names the version can be read.
+    pub fn reads_current(&self) {
+        self.change(|health| {
+            health.rejected = health.rejected.take().filter(|it| it.version.is_some());
         });
     }
 

@@ -32,6 +32,13 @@ pub(crate) const WEBSOCKET_REPLIES: Flag = Flag {
     since: "2026-04-07",
 };
 
+/// Whether a flag of this name, as a configuration gives it, switches anything.
+pub fn switches(name: &str) -> bool {
+    [DELETE_ALL_DELETES_ALARM, WEBSOCKET_BLOBS, WEBSOCKET_REPLIES]
+        .iter()
+        .any(|flag| flag.on == name || flag.off == name)
+}
+
 impl Script {
     /// Whether the behaviour is on.
     pub(crate) fn has(&self, flag: Flag) -> bool {

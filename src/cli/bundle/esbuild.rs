@@ -4,6 +4,7 @@
 //! imports, and become modules of their own.
 //! Source: wrangler 4 (`deployment-bundle/bundle`), esbuild's reference.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,60 +20,6 @@ use crate::cli::config::{ModuleType, Project, Purpose};
 /// How to get it.
 pub(super) const ADVICE: &str =
     "run scripts/setup, or `npm install --save-dev esbuild` in the project";
-
-/// Modules of Node that packages import without `node:`; with `nodejs_compat` they mean the same.
-const NODE_MODULES: &[&str] = &[
-    "assert",
-    "async_hooks",
-    "buffer",
-    "child_process",
-    "cluster",
-    "console",
-    "constants",
-    "crypto",
-    "dgram",
-    "diagnostics_channel",
-    "dns",
-    "domain",
-    "events",
-    "fs",
-    "fs/promises",
-    "http",
-    "http2",
-    "https",
-    "inspector",
-    "module",
-    "net",
-    "os",
-    "path",
-    "path/posix",
-    "path/win32",
-    "perf_hooks",
-    "process",
-    "punycode",
-    "querystring",
-    "readline",
-    "repl",
-    "stream",
-    "stream/consumers",
-    "stream/promises",
-    "stream/web",
-    "string_decoder",
-    "sys",
-    "timers",
-    "timers/promises",
-    "tls",
-    "trace_events",
-    "tty",
-    "url",
-    "util",
-    "util/types",
-    "v8",
-    "vm",
-    "wasi",
-    "worker_threads",
-    "zlib",
-];
 
 /// The part of esbuild's report that says what was read.
 #[derive(Deserialize)]
@@ -107,7 +54,7 @@ pub(super) fn build(
         } else {
             said
         };
-        return Err(BundleError::Build(text));
+        return Err(BundleError::Build(explained(text, rules)));
     }
     let mut modules = modules(out.path(), rules)?;
     for module in &mut modules {
@@ -150,6 +97,22 @@ fn rebase(map: &[u8], out: &Path, project: &Path) -> Vec<u8> {
         *source = name.to_string_lossy().into();
     }
     serde_json::to_vec(&value).unwrap_or_else(|_| map.to_vec())
+}
+
+/// What esbuild says, and where a rule that does not count is the reason.
+fn explained(mut text: String, rules: &Rules) -> String {
+    let endings: BTreeSet<String> = text
+        .split("No loader is configured for \"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next().map(str::to_owned))
+        .collect();
+    for ending in endings {
+        let why = rules.no_rule(&format!("*{ending}"));
+        if matches!(why, BundleError::Shadowed { .. }) {
+            text = format!("{text}\n{why}");
+        }
+    }
+    text
 }
 
 /// What esbuild wrote, as modules. A copied file is called what the entry calls it: with a query,
@@ -260,14 +223,6 @@ fn arguments(project: &Project, endings: &[String], out: &Path, purpose: Purpose
         arguments.extend(value.iter().map(|value| format!("{flag}={value}")));
     }
     arguments.extend(build.define.iter().map(|(from, to)| format!("--define:{from}={to}")));
-    if project
-        .compatibility_flags
-        .iter()
-        .any(|flag| flag == "nodejs_compat" || flag == "nodejs_compat_v2")
-    {
-        let missing = NODE_MODULES.iter().filter(|&&name| !build.alias.contains_key(name));
-        arguments.extend(missing.map(|name| format!("--alias:{name}=node:{name}")));
-    }
     arguments.extend(build.alias.iter().map(|(from, to)| format!("--alias:{from}={to}")));
     arguments.extend(endings.iter().map(|ending| format!("--loader:{ending}=copy")));
     arguments.push(format!("./{}", project.main.display()));

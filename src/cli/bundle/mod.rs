@@ -62,6 +62,12 @@ pub(crate) enum BundleError {
         "{0}: no rule says what kind of module this is; add one to \"rules\" in the wrangler file"
     )]
     NoRule(String),
+    #[error(
+        "{name}: the rule for {rule} would say what kind of module this is, but one of \"rules\" with \
+         the same type ({kind}) stands before it without \"fallthrough\": true; add that, or a rule \
+         for this file"
+    )]
+    Shadowed { name: String, rule: String, kind: &'static str },
     #[error("{0} is not UTF-8")]
     NotText(String),
     #[error("{0}, and \"no_bundle\" keeps esbuild from dealing with it")]

@@ -222,7 +222,7 @@ impl Collector<'_> {
                 "ts" | "tsx" | "jsx" | "mts" | "cts" | "cjs" => {
                     Err(Fault::NeedsBundler(format!("{name} is not plain JavaScript")))
                 }
-                _ => Err(BundleError::NoRule(name.to_owned()).into()),
+                _ => Err(self.rules.no_rule(name).into()),
             },
         }
     }

@@ -5,6 +5,7 @@
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
+use super::BundleError;
 use crate::cli::config::{ModuleType, Rule};
 
 /// Wrangler's own rules, last in the list.
@@ -21,6 +22,8 @@ pub(crate) struct Rules {
     entries: Vec<(ModuleType, Vec<String>, GlobSet)>,
     /// Rules of the project that never count, for a note.
     pub(crate) shadowed: Vec<String>,
+    /// All rules that never count, the defaults too, for a message.
+    ended: Vec<(ModuleType, Vec<String>, GlobSet)>,
 }
 
 impl Rules {
@@ -35,22 +38,24 @@ impl Rules {
             fallthrough: false,
         });
         let mut ended: Vec<ModuleType> = Vec::new();
-        let mut rules = Self { entries: Vec::new(), shadowed: Vec::new() };
+        let mut rules = Self { entries: Vec::new(), shadowed: Vec::new(), ended: Vec::new() };
         for (at, rule) in own.iter().cloned().chain(defaults).enumerate() {
+            let mut set = GlobSetBuilder::new();
+            for glob in &rule.globs {
+                set.add(Glob::new(glob)?);
+            }
+            let set = set.build()?;
             if ended.contains(&rule.kind) {
                 if at < own.len() {
                     rules.shadowed.push(rule.globs.join(", "));
                 }
+                rules.ended.push((rule.kind, rule.globs, set));
                 continue;
             }
             if !rule.fallthrough {
                 ended.push(rule.kind);
             }
-            let mut set = GlobSetBuilder::new();
-            for glob in &rule.globs {
-                set.add(Glob::new(glob)?);
-            }
-            rules.entries.push((rule.kind, rule.globs, set.build()?));
+            rules.entries.push((rule.kind, rule.globs, set));
         }
         Ok(rules)
     }
@@ -60,6 +65,18 @@ impl Rules {
     pub(crate) fn kind(&self, name: &str) -> Option<ModuleType> {
         let name = name.split('?').next().unwrap_or(name);
         self.entries.iter().find(|(_, _, set)| set.is_match(name)).map(|&(kind, _, _)| kind)
+    }
+
+    /// Why no rule counts for the file with that name.
+    pub(crate) fn no_rule(&self, name: &str) -> BundleError {
+        match self.ended.iter().find(|(_, _, set)| set.is_match(name)) {
+            Some((kind, globs, _)) => BundleError::Shadowed {
+                name: name.to_owned(),
+                rule: globs.join(", "),
+                kind: kind.name(),
+            },
+            None => BundleError::NoRule(name.to_owned()),
+        }
     }
 
     /// The file endings that a bundler must leave as modules of their own, with the dot. `Err` with
@@ -138,6 +155,12 @@ mod tests {
             (Some(ModuleType::Text), None, None)
         );
         assert_eq!(rules.shadowed, ["**/*.css"]);
+        let why = |name: &str| rules.no_rule(name).to_string();
+        assert!(
+            why("a.txt").contains("**/*.txt, **/*.html, **/*.sql")
+                && why("a.txt").contains("(Text)")
+        );
+        assert!(why("a.css").contains("fallthrough") && why("a.odd").contains("no rule says"));
         let rules = Rules::new(&[rule(ModuleType::Text, "**/*.md", true)]).expect("good");
         assert_eq!(
             (rules.kind("a.md"), rules.kind("a.txt")),

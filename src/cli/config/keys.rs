@@ -202,7 +202,11 @@ pub(crate) const KEYS: &[(&str, Level, Meaning)] = {
         ("vpc_services", Own, any("VPC service")),
         ("wasm_modules", Top, any("WebAssembly binding")),
         ("worker_loaders", Own, any("Worker loader")),
-        ("node_compat", Inherited, Removed("put \"nodejs_compat\" into compatibility_flags")),
+        (
+            "node_compat",
+            Inherited,
+            Removed("leave it out: there are no modules of Node.js in this version"),
+        ),
         ("type", Top, Removed("leave it out; set main")),
         ("usage_model", Inherited, Removed("leave it out")),
         ("webpack_config", Top, Removed("leave it out; the bundler is esbuild")),

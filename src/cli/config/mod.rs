@@ -5,6 +5,7 @@
 //! Source: wrangler 4's configuration reference and inheritance rules.
 
 mod dotenv;
+mod flags;
 mod keys;
 mod migrations;
 mod read;
@@ -87,6 +88,17 @@ pub(crate) enum ModuleType {
 
 impl ModuleType {
     const NAMES: &str = "ESModule, CommonJS, Text, Data or CompiledWasm";
+
+    /// As a configuration writes it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::EsModule => "ESModule",
+            Self::CommonJs => "CommonJS",
+            Self::Text => "Text",
+            Self::Data => "Data",
+            Self::CompiledWasm => "CompiledWasm",
+        }
+    }
 
     fn from_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -333,6 +345,7 @@ fn finish(
     reader.problems.extend(said.missing.into_values().flatten());
     let name = name(said.name, named, reader);
     let date = date(said.compatibility_date, purpose, reader);
+    let flags = flags::check(said.compatibility_flags.unwrap_or_default(), reader);
     if said.main.is_none() {
         reader.problems.push(Problem::new(
             "\"main\" is missing: it names the entry of the Worker, as in \"src/index.js\""
@@ -372,7 +385,7 @@ fn finish(
         name,
         main: main?,
         compatibility_date: date?,
-        compatibility_flags: said.compatibility_flags.unwrap_or_default(),
+        compatibility_flags: flags,
         vars: said.vars.unwrap_or_default(),
         durable_objects,
         classes: namespaces,
@@ -424,6 +437,17 @@ fn name(name: Option<(Position, String)>, named: bool, reader: &mut Reader) -> O
 
 fn date(date: Option<(Position, String)>, purpose: Purpose, reader: &mut Reader) -> Option<String> {
     match date {
+        // Dates are written so that they compare as text.
+        Some((at, date)) if clock::is_date(&date) && date > clock::latest() => {
+            reader.problem(
+                at,
+                format!(
+                    "compatibility_date {date:?} is in the future; today is {}",
+                    clock::today()
+                ),
+            );
+            None
+        }
         Some((_, date)) if clock::is_date(&date) => Some(date),
         Some((at, date)) => {
             reader.problem(

@@ -16,7 +16,7 @@ pub(crate) struct Said {
     pub(crate) name: Option<(Position, String)>,
     pub(crate) main: Option<(Position, String)>,
     pub(crate) compatibility_date: Option<(Position, String)>,
-    pub(crate) compatibility_flags: Option<Vec<String>>,
+    pub(crate) compatibility_flags: Option<Vec<(Position, String)>>,
     pub(crate) vars: Option<serde_json::Map<String, serde_json::Value>>,
     pub(crate) durable_objects: Option<Vec<Bound>>,
     pub(crate) migrations: Option<Vec<Migration>>,
@@ -110,7 +110,7 @@ impl Reader {
             "name" => said.name = self.placed(item, key),
             "main" => said.main = self.placed(item, key),
             "compatibility_date" => said.compatibility_date = self.placed(item, key),
-            "compatibility_flags" => said.compatibility_flags = self.strings(item, key),
+            "compatibility_flags" => said.compatibility_flags = self.placed_strings(item, key),
             "vars" => said.vars = self.vars(item),
             "durable_objects" => said.durable_objects = self.durable_objects(item),
             "migrations" => said.migrations = self.migrations(item),
@@ -465,11 +465,16 @@ impl Reader {
     }
 
     fn strings(&mut self, item: &Item, what: &str) -> Option<Vec<String>> {
+        let placed = self.placed_strings(item, what)?;
+        Some(placed.into_iter().map(|(_, text)| text).collect())
+    }
+
+    fn placed_strings(&mut self, item: &Item, what: &str) -> Option<Vec<(Position, String)>> {
         let items = self.list(item, what)?;
         Some(
             items
                 .iter()
-                .filter_map(|item| self.string(item, &format!("each entry of {what}")))
+                .filter_map(|item| self.placed(item, &format!("each entry of {what}")))
                 .collect(),
         )
     }

@@ -68,6 +68,37 @@ fn an_unknown_key_is_answered_with_the_nearest() {
 }
 
 #[test]
+fn compatibility_flags_are_known_or_refused() {
+    let flags = |list: &str| plus(&format!("\"compatibility_flags\": [{list}]"));
+    let good = "\"delete_all_preserves_alarm\", \"web_socket_auto_reply_to_close\"";
+    let project = read(&flags(good), Purpose::Deploy).expect("good");
+    assert_eq!(project.compatibility_flags.len(), 2);
+    assert!(project.notes.is_empty(), "{:?}", project.notes);
+    let project = read(&flags("\"global_navigator\""), Purpose::Deploy).expect("known");
+    assert_eq!(
+        project.notes,
+        ["the compatibility flag \"global_navigator\" switches nothing in this version"]
+    );
+    for (flag, words) in [
+        ("delete_all_preserve_alarm", "did you mean \"delete_all_preserves_alarm\"?"),
+        ("nonsense", "\"nonsense\" is not known"),
+        ("nodejs_compat", "there are no modules of Node.js"),
+        ("python_workers", "Python"),
+    ] {
+        let text = read(&flags(&format!("\"{flag}\"")), Purpose::Dev).expect_err(flag);
+        assert!(text.starts_with("2:") && text.contains(words), "{flag}: {text}");
+    }
+}
+
+#[test]
+fn a_date_in_the_future_is_refused() {
+    let dated = |date: &str| PLAIN.replace("2026-01-31", date);
+    assert!(read(&dated(&clock::today()), Purpose::Deploy).is_ok());
+    let text = read(&dated("2999-01-01"), Purpose::Dev).expect_err("the future");
+    assert!(text.contains("in the future; today is 2"), "{text}");
+}
+
+#[test]
 fn all_faults_are_told_at_once_in_the_order_of_the_file() {
     let text = read(
         "{\n\"name\": \"A b\",\n\"main\": \"../x.js\",\n\"vars\": 1,\n\"limits\": {\"cpu_ms\": 0}\n}",
