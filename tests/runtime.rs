@@ -28,6 +28,8 @@ fn an_endless_loop_ends_its_own_request_only() {
         let reply = dev.get(path);
         assert_eq!(reply.status, 500);
         assert!(reply.text().contains("exceeded CPU time limit"), "{}", reply.text());
+    }
+    for path in ["/spin", "/spin-later", "/spin-sql", "/spin-sql-write"] {
         let error = dev.json(&cell_error("spins", path));
         let message = error["message"].as_str().unwrap_or_default();
         assert!(message.contains("exceeded CPU time limit"), "{error}");
@@ -41,6 +43,7 @@ fn an_endless_loop_ends_its_own_request_only() {
         assert_eq!(dev.text(&cell(name, "/memory")), "2", "{name}");
     }
     assert_eq!(dev.text(&cell("spins", "/memory")), "1", "the cell was reset and lives again");
+    assert_eq!(dev.text(&cell("spins", "/add")), "1", "what the turn wrote went with it");
 }
 
 #[test]

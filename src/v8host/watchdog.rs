@@ -5,9 +5,13 @@
 //! sees the turn, so that a turn is charged only what it used after that. A turn may so exceed its
 //! budget by up to two ticks. Waiting for the CPU beside other threads is not charged.
 //!
+//! JavaScript is ended by V8; SQLite, which may be in the middle of a statement without end, asks
+//! [`is_ended`].
+//!
 //! Invariant: `terminate_execution` is called only while the slot says `Ending`, and the shard's
 //! thread does not start another turn before it says `Ended`: a termination cannot hit a later turn.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -32,6 +36,19 @@ static BUDGET_NS_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 pub fn bound_turns(budget: Duration) {
     let budget = u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX);
     BUDGET_NS_MAX.fetch_min(budget, Ordering::Relaxed);
+}
+
+thread_local! {
+    /// Of the turn that runs on this thread.
+    static CURRENT: RefCell<Option<Arc<Slot>>> = const { RefCell::new(None) };
+}
+
+/// Whether the turn that runs on this thread is over its budget, and has to come to its end.
+pub(crate) fn is_ended() -> bool {
+    CURRENT.with_borrow(|slot| {
+        let word = slot.as_ref().map(|slot| slot.word.load(Ordering::Acquire));
+        word.is_some_and(|word| matches!(word & STATE, ENDING | ENDED))
+    })
 }
 
 /// What the watchdog sees of a realm.
@@ -68,7 +85,8 @@ impl Slot {
     }
 
     /// A turn begins; it may use `budget` of CPU time.
-    pub fn begin(&self, budget: Duration) {
+    pub fn begin(self: &Arc<Self>, budget: Duration) {
+        CURRENT.set(Some(self.clone()));
         self.budget_ns
             .store(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         let turn = (self.word.load(Ordering::Relaxed) & !STATE) + ONE_TURN;
@@ -78,6 +96,7 @@ impl Slot {
     /// The turn is over: `true` if the watchdog has ended it. Then the isolate is terminating, and
     /// nothing more is to come.
     pub fn end(&self) -> bool {
+        CURRENT.set(None);
         let word = self.word.load(Ordering::Relaxed) & !STATE;
         if self
             .word

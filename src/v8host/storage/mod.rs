@@ -79,6 +79,10 @@ impl Tables {
     }
 }
 
+/// After so many instructions of SQLite's machine, some 0.1 ms, a statement asks whether its turn
+/// still has time.
+const LOOK_EVERY: c_int = 10_000;
+
 /// Cursors that JavaScript has let go. Its finalisers run in the middle of anything, so they only
 /// note the number; the next call ends the cursor.
 pub type DroppedCursors = Rc<RefCell<Vec<CursorId>>>;
@@ -157,11 +161,14 @@ pub enum SavepointKind {
 }
 
 impl Database {
-    /// Takes over an open connection: sets limits, defensive mode and authorizer.
+    /// Takes over an open connection: sets limits, defensive mode and authorizer. A statement ends
+    /// with the turn that has started it.
     ///
     /// # Errors
     /// SQLite refused one of them; the connection is closed.
-    pub fn new(conn: Connection) -> Result<Self, DbError> {
+    pub fn new(mut conn: Connection) -> Result<Self, DbError> {
+        conn.progress_handler(LOOK_EVERY, Some(crate::watchdog::is_ended))
+            .map_err(|error| DbError::sql(error.to_string()))?;
         // SAFETY: the handle is used only while `conn` lives, which the struct owns.
         let db = unsafe { conn.handle() };
         let guard = Guard::install(db)?;

@@ -92,6 +92,10 @@ export class Cell extends DurableObject {
       case '/spin-later':
         await scheduler.wait(1);
         return spin();
+      case '/spin-sql': return this.spinSql('SELECT count(*) FROM endless');
+      case '/spin-sql-write':
+        this.ctx.storage.kv.put('n', 99);
+        return this.spinSql('CREATE TABLE t AS SELECT * FROM endless');
       case '/hog': return hog();
       case '/add': {
         const next = (this.ctx.storage.kv.get('n') ?? 0) + 1;
@@ -125,6 +129,16 @@ export class Cell extends DurableObject {
         return new Response('never');
       case '/seen': return Response.json(this.seen);
       default: return new Response('no such path', { status: 404 });
+    }
+  }
+
+  spinSql(statement) {
+    const endless = 'WITH RECURSIVE endless(n) AS (SELECT 1 UNION ALL SELECT 1 FROM endless)';
+    const [first, ...rest] = statement.split('SELECT');
+    for (;;) {
+      try {
+        this.ctx.storage.sql.exec(`${first} ${endless} SELECT ${rest.join('SELECT')}`).toArray();
+      } catch { /* Again. */ }
     }
   }
 }
