@@ -132,12 +132,16 @@ mod tests {
             std::thread::sleep(WHILE);
             // Its round is over then.
             crate::sleep(Duration::from_millis(1)).await;
-            let worked = busy_us();
-            crate::sleep(WHILE).await;
-            let slept = busy_us();
-            let (working, sleeping) = (worked - begun, slept - worked);
+            let working = busy_us() - begun;
             assert!(working >= 300_000, "{working} µs");
-            assert!(sleeping < 150_000, "{sleeping} µs");
+            // A full machine may keep it from parking, but not for ever.
+            let mut sleeping = Vec::new();
+            while sleeping.last().is_none_or(|us| *us >= 150_000) {
+                assert!(sleeping.len() < 50, "{sleeping:?} µs");
+                let begun = busy_us();
+                crate::sleep(WHILE).await;
+                sleeping.push(busy_us() - begun);
+            }
         });
     }
 }

@@ -1,9 +1,9 @@
 //! Ends turns that use more CPU time than they may.
 //!
-//! One thread for the process looks at every realm each [`TICK`]. A turn costs its own thread two
-//! atomic writes and no clock: the watchdog reads the CPU clock of the shard's thread when it first
-//! sees the turn, so that a turn is charged only what it used after that. A turn may so exceed its
-//! budget by up to two ticks. Waiting for the CPU beside other threads is not charged.
+//! One thread for the process looks at every realm each [`TICK`]. A turn costs its own thread
+//! four atomic operations and no clock: the watchdog reads the CPU clock of the shard's thread when
+//! it first sees the turn, so that a turn is charged only what it used after that. A turn may so
+//! exceed its budget by up to two ticks. Waiting for the CPU beside other threads is not charged.
 //!
 //! JavaScript is ended by V8; SQLite, which may be in the middle of a statement without end, asks
 //! [`is_ended`].
