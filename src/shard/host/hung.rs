@@ -54,6 +54,10 @@ impl Host {
     }
 
     fn fail_hung(self: &Rc<Self>) {
+        // Of a node that has lost its lease nothing goes on, and nobody is told anything.
+        if !self.shard.upgrade().is_some_and(|shard| shard.authority.is_held()) {
+            return;
+        }
         let next = EventId(self.next_event.get());
         let queued = self.queued_events();
         let hung = self.table.borrow_mut().hung(next, &queued);
