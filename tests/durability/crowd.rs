@@ -80,7 +80,7 @@ fn a_rolling_restart_of_three_hosts_fails_no_request_that_may_be_repeated() {
 
 #[test]
 fn all_cells_serve_again_after_two_of_five_nodes_are_killed() {
-    let _machine = super::alone();
+    let _machine = super::shared();
     let Some(network) = Network::new() else { return };
     let count = number_of_cells();
     let limit = TTL + SLACK + PER_THOUSAND * u32::try_from(count / 1_000 + 1).expect("not so many");

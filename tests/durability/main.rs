@@ -5,6 +5,7 @@
 mod support;
 
 mod addresses;
+mod alone;
 mod calls;
 mod capacity;
 mod clocks;
@@ -15,7 +16,6 @@ mod disk;
 mod drain;
 mod fleet;
 mod gate;
-mod kill;
 mod ledger;
 mod litestream;
 mod load;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use celld_stores::{Faulty, Kind, Outage, Request, Store, busiest_second};
-use serde_json::{Value, json};
+use celld_stores::{Faulty, Kind, Outage, Request, Store};
+use serde_json::json;
 
 use super::ledger::append;
 use super::load::{Cell, Load, NEXT};
@@ -20,7 +20,7 @@ use super::support::rng::Rng;
 use super::support::wait_for;
 
 /// How long each fault lasts.
-const FAULT: Duration = Duration::from_secs(2);
+pub const FAULT: Duration = Duration::from_secs(2);
 /// An outage that a lease outlives on a busy machine.
 const OUTAGE: Duration = Duration::from_secs(3);
 /// After the end of a fault, all cells acknowledge writes again. One to two seconds go by until the
@@ -28,22 +28,22 @@ const OUTAGE: Duration = Duration::from_secs(3);
 const RECOVERY_LIMIT: Duration = Duration::from_secs(10);
 /// A node that has lost its state waits for the lease of its earlier life, whose time this is; and
 /// a lease that is renewed through a store that refuses most of it must not be much shorter.
-const TTL: Duration = Duration::from_secs(6);
+pub const TTL: Duration = Duration::from_secs(6);
 /// A first acknowledgement, and one that waits for a lease to end.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const WRITERS: u64 = 6;
 const READERS: u64 = 2;
 
 /// A deployment on a store behind a proxy.
-struct Stand {
-    proxy: Faulty,
+pub struct Stand {
+    pub proxy: Faulty,
     site: Site,
     rng: Rng,
 }
 
 impl Stand {
     /// `None`: there is no store, and the user was told.
-    fn new(test: &str) -> Option<Self> {
+    pub fn new(test: &str) -> Option<Self> {
         static NEXT_PREFIX: AtomicU64 = AtomicU64::new(0);
         let proxy = Faulty::before(Store::shared(Kind::Ministack)?)?;
         let url = proxy.url(&format!("node{}", NEXT_PREFIX.fetch_add(1, Ordering::Relaxed)));
@@ -51,16 +51,16 @@ impl Stand {
         Some(Self { proxy, site, rng: Rng::from_environment(test) })
     }
 
-    fn plan(&self, name: &str, ttl: Duration) -> Plan {
+    pub fn plan(&self, name: &str, ttl: Duration) -> Plan {
         self.site.node(name).variable("CELLD_TTL_MS", ttl.as_millis().to_string())
     }
 
-    fn load(&self, node: &Node, cells: &[Arc<Cell>]) -> Load {
+    pub fn load(&self, node: &Node, cells: &[Arc<Cell>]) -> Load {
         Load::start(node.door(), cells, WRITERS, READERS, &self.rng)
     }
 
     /// On a busy machine it takes longer until a fault is met.
-    fn wait_until_met(&self, fault: &str, before: usize) {
+    pub fn wait_until_met(&self, fault: &str, before: usize) {
         wait_for(fault, START_LIMIT, || {
             let seen = self.proxy.requests().split_off(before);
             (met(&seen, fault) > 0).then_some(())
@@ -68,7 +68,7 @@ impl Stand {
     }
 
     /// What the store is asked while `work` is done, as the proxy saw it.
-    fn watch<T>(&self, work: impl FnOnce() -> T) -> (T, Vec<Request>) {
+    pub fn watch<T>(&self, work: impl FnOnce() -> T) -> (T, Vec<Request>) {
         let before = self.proxy.requests().len();
         let done = work();
         (done, self.proxy.requests().split_off(before))
@@ -76,7 +76,7 @@ impl Stand {
 }
 
 /// Fresh cells that have acknowledged a write each.
-fn cells(node: &Node, names: &str, count: usize) -> Vec<Arc<Cell>> {
+pub fn cells(node: &Node, names: &str, count: usize) -> Vec<Arc<Cell>> {
     let cells: Vec<_> = (0..count).map(|n| Cell::new(format!("{names}{n}"))).collect();
     cells.iter().for_each(|cell| acknowledges(node, cell, START_LIMIT));
     cells
@@ -103,7 +103,7 @@ fn acknowledges(node: &Node, cell: &Cell, limit: Duration) {
 }
 
 /// All cells acknowledge again, and show what they must. Returns how long that took.
-fn recovers(node: &Node, cells: &[Arc<Cell>]) -> Duration {
+pub fn recovers(node: &Node, cells: &[Arc<Cell>]) -> Duration {
     let begin = Instant::now();
     for cell in cells {
         acknowledges(node, cell, RECOVERY_LIMIT);
@@ -121,7 +121,7 @@ fn verify(node: &Node, cells: &[Arc<Cell>]) {
 }
 
 /// The same cells in another life that knows nothing but what is in the store.
-fn survive_death(plan: &mut Plan, node: Node, cells: &[Arc<Cell>]) {
+pub fn survive_death(plan: &mut Plan, node: Node, cells: &[Arc<Cell>]) {
     let log = node.kill();
     assert!(!log.contains("panicked") && !log.contains("SELF-FENCE"), "{log}");
     std::fs::remove_dir_all(plan.state()).expect("it was there");
@@ -132,18 +132,18 @@ fn survive_death(plan: &mut Plan, node: Node, cells: &[Arc<Cell>]) {
     verify(&node, cells);
 }
 
-fn acknowledged(cells: &[Arc<Cell>]) -> u64 {
+pub fn acknowledged(cells: &[Arc<Cell>]) -> u64 {
     cells.iter().map(|cell| cell.ledger().acknowledged).sum()
 }
 
 /// A refusal says that the request has not run, or that it may be sent again.
-fn assert_retryable(refusals: &[String]) {
+pub fn assert_retryable(refusals: &[String]) {
     let fatal = refusals.iter().find(|refusal| !refusal.contains("\"retryable\":true"));
     assert!(fatal.is_none(), "{fatal:?} of {} refusals", refusals.len());
 }
 
 /// How many met a fault whose name begins so.
-fn met(requests: &[Request], fault: &str) -> usize {
+pub fn met(requests: &[Request], fault: &str) -> usize {
     requests
         .iter()
         .filter(|request| request.faults.iter().any(|met| met.starts_with(fault)))
@@ -151,80 +151,8 @@ fn met(requests: &[Request], fault: &str) -> usize {
 }
 
 #[test]
-fn slow_throttled_lost_late_cut_stale_and_failed_answers_cost_time_only() {
-    let _machine = super::alone();
-    let Some(stand) = Stand::new("the faults") else { return };
-    let mut plan = stand.plan("n", TTL);
-    let node = plan.start();
-    let mut all = cells(&node, "well", 3);
-    let (refusals, well) = stand.watch(|| {
-        let load = stand.load(&node, &all);
-        std::thread::sleep(FAULT);
-        load.end()
-    });
-    assert_eq!(refusals, [""; 0], "the store is well");
-    // The load is a closed loop: a store that fails is asked for no more than one that is well. The
-    // machine may be five times as fast in another second.
-    let storm = 5 * busiest_second(&well) + 200;
-    println!("well: {} acknowledged, {} requests", acknowledged(&all), well.len());
-    for (name, faults, fault) in [
-        ("slow", json!({"latency_ms": "60,50"}), None),
-        ("throttled", json!({"throttle": "30,5"}), Some("throttle")),
-        ("told", json!({"throttle": "30,5", "throttle_status": 429}), Some("throttle")),
-        ("lost", json!({"lose_response": 0.15}), Some("lose-response")),
-        ("late", json!({"late_write": "0.15,0.7"}), Some("late-write")),
-        ("cut", json!({"cut": 0.15}), Some("cut-")),
-        ("stale", json!({"stale_read": 0.1, "match": "/cells/"}), Some("stale-read")),
-        ("failed", json!({"error": "0.15"}), Some("error")),
-    ] {
-        let some = cells(&node, name, 3);
-        let (refusals, seen) = stand.watch(|| endure(&stand, &node, &some, &faults, fault));
-        let met = fault.map(|fault| met(&seen, fault));
-        let took = recovers(&node, &some);
-        let busiest = busiest_second(&seen);
-        println!(
-            "{name}: met {met:?} times, {} acknowledged, {} refused, {} requests, {busiest} in the \
-             busiest second, {took:?} to go on",
-            acknowledged(&some),
-            refusals.len(),
-            seen.len(),
-        );
-        assert_retryable(&refusals);
-        // Six of them before and after.
-        let answered = acknowledged(&some) as usize + refusals.len();
-        assert!(answered > 6, "{faults}: nothing goes on meanwhile");
-        // What a store refuses to take is not asked again and again.
-        assert!(fault != Some("throttle") || 3 * met.unwrap_or(0) <= 2 * seen.len(), "{faults}");
-        // A write is an upload and a read; the rest is the node's own.
-        assert!(seen.len() <= 8 * answered + 300, "{faults}: {} for {answered}", seen.len());
-        assert!(busiest <= storm, "{faults}: {busiest} requests in a second; {storm} are a storm");
-        all.extend(some);
-    }
-    survive_death(&mut plan, node, &all);
-}
-
-/// Load while the store has these faults. Returns what was refused.
-fn endure(
-    stand: &Stand,
-    node: &Node,
-    cells: &[Arc<Cell>],
-    faults: &Value,
-    fault: Option<&str>,
-) -> Vec<String> {
-    let before = stand.proxy.requests().len();
-    stand.proxy.set(faults.clone());
-    let load = stand.load(node, cells);
-    std::thread::sleep(FAULT);
-    if let Some(fault) = fault {
-        stand.wait_until_met(fault, before);
-    }
-    stand.proxy.heal();
-    load.end()
-}
-
-#[test]
 fn restarts_live_with_wrong_ranges_and_with_failed_conditions_in_other_words() {
-    let _machine = super::alone();
+    let _machine = super::shared();
     let Some(stand) = Stand::new("the restarts") else { return };
     let mut plan = stand.plan("n", TTL);
     let mut node = plan.start();
@@ -263,7 +191,7 @@ fn restarts_live_with_wrong_ranges_and_with_failed_conditions_in_other_words() {
 /// Most of it is waiting, so all at once; and little load, so that leases are renewed in time.
 #[test]
 fn outages_of_each_kind_are_waited_for_and_one_longer_than_a_lease_ends_the_node() {
-    let _machine = super::alone();
+    let _machine = super::shared();
     let modes = [Outage::Cut, Outage::Refuse, Outage::Hang, Outage::Unavailable];
     let mut outages: Vec<_> =
         modes.into_iter().map(|mode| std::thread::spawn(move || waits_out(mode))).collect();
@@ -320,7 +248,7 @@ fn ends_with_its_lease() {
 
 #[test]
 fn a_takeover_through_a_store_that_loses_and_delays_answers_has_one_winner() {
-    let _machine = super::alone();
+    let _machine = super::shared();
     let Some(stand) = Stand::new("the takeover") else { return };
     let plan = |name| stand.plan(name, TTL).flag("--internal-listen", "127.0.0.1:0");
     let (mut first, mut second) = (plan("first"), plan("second"));
@@ -361,7 +289,7 @@ fn a_takeover_through_a_store_that_loses_and_delays_answers_has_one_winner() {
 #[test]
 fn merged_files_of_a_large_cell_go_in_parts_and_come_back_whole() {
     const BLOBS: u32 = 20;
-    let _machine = super::alone();
+    let _machine = super::shared();
     let Some(stand) = Stand::new("the parts") else { return };
     let mut plan = stand.plan("n", TTL);
     let node = plan.start();
@@ -392,7 +320,7 @@ fn merged_files_of_a_large_cell_go_in_parts_and_come_back_whole() {
 
 #[test]
 fn a_node_does_not_start_on_a_store_that_cannot_fence() {
-    let _machine = super::alone();
+    let _machine = super::shared();
     let Some(stand) = Stand::new("the refusals") else { return };
     for (faults, rule) in [
         (json!({"ignore_conditions": "all"}), "a second create of the same object must be refused"),

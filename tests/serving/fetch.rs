@@ -1,15 +1,11 @@
 //! The global `fetch` against servers that behave, and against servers that do not.
 
-#[expect(dead_code, reason = "each file of tests uses its part of it")]
-#[path = "support/raw_http.rs"]
-mod raw_http;
-
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use raw_http::{Dev, wait_for};
+use super::raw_http::{Dev, wait_for};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
@@ -214,8 +210,8 @@ fn https_trusts_the_authorities_of_the_environment() {
 
 fn tls_upstream() -> SocketAddr {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let chain = CertificateDer::from_pem_slice(include_bytes!("tls/server.pem")).expect("PEM");
-    let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/server.key")).expect("PEM");
+    let chain = CertificateDer::from_pem_slice(include_bytes!("../tls/server.pem")).expect("PEM");
+    let key = PrivateKeyDer::from_pem_slice(include_bytes!("../tls/server.key")).expect("PEM");
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("the versions of ring")

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::load::{Cell, Load};
-use super::support::node::Site;
-use super::support::rng::Rng;
+use crate::load::{Cell, Load};
+use crate::support::node::Site;
+use crate::support::rng::Rng;
 
 const WRITERS: u64 = 16;
 const READERS: u64 = 4;
@@ -18,7 +18,7 @@ const ROUNDS_OF_A_CELL: u64 = 8;
 /// Rounds, unless `CELLD_TEST_KILL_ROUNDS` says another number.
 const ROUNDS: u64 = 200;
 /// Nodes that live and die side by side: most of a round is the wait for a lease.
-const LANES: u64 = 4;
+const LANES: u64 = 10;
 /// A node that has lost its state directory waits for the lease of its earlier life.
 const TTL_MS: &str = "4000";
 /// The longest that a node lives before it is killed.
@@ -46,7 +46,7 @@ fn damage_state(state: &Path, round: u64, rng: &mut Rng) {
 
 #[test]
 fn no_acknowledged_and_no_seen_write_is_lost_by_sigkill() {
-    let _machine = super::alone();
+    let _machine = crate::alone();
     let rng = Rng::from_environment("the rounds of SIGKILL");
     let rounds = rounds().div_ceil(LANES);
     std::thread::scope(|scope| {

@@ -1,13 +1,9 @@
 //! What clients send, and what they get: the messages of HTTP/1.1 as they should be and as they
 //! should not.
 
-#[expect(dead_code, reason = "each file of tests uses its part of it")]
-#[path = "support/raw_http.rs"]
-mod raw_http;
-
 use std::io::{BufRead as _, BufReader};
 
-use raw_http::{Dev, Raw};
+use super::raw_http::{Dev, Raw};
 
 const HEAD: &str = "host: test\r\n";
 

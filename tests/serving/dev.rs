@@ -1,13 +1,9 @@
 //! `celld dev` for a person who writes code that does not work yet.
 
-#[expect(dead_code, reason = "each file of tests uses its part of it")]
-#[path = "support/raw_http.rs"]
-mod raw_http;
-
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
-use raw_http::{Raw, celld, wait_for};
+use super::raw_http::{Raw, celld, wait_for};
 use tempfile::TempDir;
 
 const CONFIGURATION: &str = r#"{

@@ -1,9 +1,6 @@
 //! Alarms on real processes: they run at their time whatever happens to the cell and its node, and
 //! nobody is told of one that would be forgotten.
 
-#[expect(dead_code, reason = "each file of tests uses its part of it")]
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -11,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use support::hold::Hold;
-use support::node::{Node, Plan, Site};
-use support::wait_for;
+use super::support::hold::Hold;
+use super::support::node::{Node, Plan, Site};
+use super::support::wait_for;
 
 /// An alarm that nobody has in memory waits for the scan, which comes every five seconds; the rest
 /// is for a machine that is busy with other tests.

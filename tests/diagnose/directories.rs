@@ -1,8 +1,5 @@
 //! `celld diagnose` as an operator meets it: the real program, on buckets that are directories.
 
-#[expect(dead_code, reason = "the tests of durability use the rest of it")]
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -15,7 +12,7 @@ use celld_core::time::{Micros, Wall};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use support::node::Site;
+use super::support::node::Site;
 
 /// A directory with room for a bucket and a state directory.
 struct Place(TempDir);

@@ -1,15 +1,11 @@
 //! Content codings: what scripts read, what clients get, and what is left as it is. What is expected
 //! here is what workerd does with the same script.
 
-#[expect(dead_code, reason = "each file of tests uses its part of it")]
-#[path = "support/raw_http.rs"]
-mod raw_http;
-
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 
+use super::raw_http::{Dev, Raw, Reply};
 use celld_v8host::compression::{Decoder, Encoder, Format, Members, STEP_BYTES};
-use raw_http::{Dev, Raw, Reply};
 use serde_json::{Value, json};
 
 /// "hello world" as `gzip` packs it, and as the reference encoder of Brotli does.

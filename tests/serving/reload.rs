@@ -1,16 +1,12 @@
 //! New versions while clients are served: none of them notices, and a bad one changes nothing.
 
-#[expect(dead_code, reason = "each file of tests uses its part of it")]
-#[path = "support/raw_http.rs"]
-mod raw_http;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::raw_http::{Raw, celld, wait_for};
 use celld_shard::deployment::Blob;
-use raw_http::{Raw, celld, wait_for};
 use serde_json::Value;
 
 const CONFIGURATION: &str = r#"{

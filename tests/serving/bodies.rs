@@ -1,13 +1,9 @@
 //! Bodies that flow: how much memory they take, and what happens when one side goes away.
 
-#[expect(dead_code, reason = "each file of tests uses its part of it")]
-#[path = "support/raw_http.rs"]
-mod raw_http;
-
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
-use raw_http::{Dev, wait_for};
+use super::raw_http::{Dev, wait_for};
 
 const HEAD: &str = "host: test\r\n";
 /// What a node may take more while a body many times as large flows through it: the buffers that an

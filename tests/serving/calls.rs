@@ -1,11 +1,7 @@
 //! Calls of cells: how many there may be, what an error tells, and what a cell hears of a caller who
 //! has gone. The marks of errors are those that workerd sets.
 
-#[expect(dead_code, reason = "each file of tests uses its part of it")]
-#[path = "support/raw_http.rs"]
-mod raw_http;
-
-use raw_http::{Dev, wait_for};
+use super::raw_http::{Dev, wait_for};
 use serde_json::json;
 
 #[test]

@@ -1,10 +1,6 @@
 //! What a Worker may count on, and what it cannot do to its neighbours.
 
-#[expect(dead_code, reason = "each file of tests uses its part of it")]
-#[path = "support/raw_http.rs"]
-mod raw_http;
-
-use raw_http::{Dev, wait_for};
+use super::raw_http::{Dev, wait_for};
 use serde_json::json;
 
 fn cell(name: &str, path: &str) -> String {
