@@ -60,9 +60,9 @@ where
         .name(name.to_owned())
         .spawn(move || match builder.make() {
             Ok(executor) => {
-                let pulse = heart::announce();
-                Some(executor.run(shielded(async move {
-                    heart::attach(pulse);
+                let announced = heart::announce();
+                Some(executor.run(shielded(async {
+                    announced.attach();
                     make().await
                 })))
             }
@@ -98,9 +98,9 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
         .make()
         .map_err(|error| io::Error::other(error.to_string()))
         .expect("an executor starts where the pre-flight passes");
-    let pulse = heart::announce();
+    let announced = heart::announce();
     executor.run(shielded(async {
-        heart::attach(pulse);
+        announced.attach();
         future.await
     }))
 }

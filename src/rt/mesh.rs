@@ -8,6 +8,8 @@ use glommio::channels::shared_channel::{
 };
 use glommio::{GlommioError, ResourceType};
 
+use crate::spawn_joined;
+
 /// One peer's ends of all its queues, before it has joined.
 pub struct Mesh<T: Send> {
     senders: Vec<Option<SharedSender<T>>>,
@@ -45,7 +47,7 @@ impl<T: Send + 'static> Mesh<T> {
         let senders: Vec<_> = self
             .senders
             .into_iter()
-            .map(|end| end.map(|end| glommio::spawn_local(end.connect())))
+            .map(|end| end.map(|end| spawn_joined(end.connect())))
             .collect();
         let mut receivers = Vec::new();
         for end in self.receivers {
@@ -57,7 +59,7 @@ impl<T: Send + 'static> Mesh<T> {
         let mut joined = Vec::new();
         for sender in senders {
             joined.push(match sender {
-                Some(sender) => Some(MeshSender(sender.await)),
+                Some(sender) => Some(MeshSender(sender.join().await.expect("no panic"))),
                 None => None,
             });
         }

@@ -3,21 +3,31 @@
 use std::any::Any;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 
-use crate::shield::shielded;
+use crate::shield::{Relay, Shielded, shielded};
 
 /// A future of more bytes goes into a box before a task is made of it, which moves it several times.
 const MOVED_BYTES_MAX: usize = 256;
 
 /// A task whose result somebody waits for. Dropping it cancels the task.
-pub struct Task<T>(glommio::Task<Option<T>>);
+pub struct Task<T> {
+    task: glommio::Task<Option<T>>,
+    relay: Arc<Relay>,
+}
 
 impl<T> Task<T> {
     /// Waits for the result; `None` after a panic, which has been reported.
-    pub async fn join(self) -> Option<T> {
-        self.0.await
+    pub async fn join(mut self) -> Option<T> {
+        (&mut self.task).await
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.relay.is_cancelled();
     }
 }
 
@@ -26,19 +36,24 @@ impl<T> Task<T> {
 /// The task runs at once, up to its first wait: the caller may hold no borrow that it needs.
 pub fn spawn<F: Future<Output = ()> + 'static>(future: F) {
     if size_of::<F>() > MOVED_BYTES_MAX {
-        glommio::spawn_local(guarded(Box::pin(future))).detach();
+        glommio::spawn_local(shielded(guarded(Box::pin(future)))).detach();
     } else {
-        glommio::spawn_local(guarded(future)).detach();
+        glommio::spawn_local(shielded(guarded(future))).detach();
     }
 }
 
 /// Starts a task whose result is wanted. It runs at once, as with [`spawn`].
 pub fn spawn_joined<T: 'static, F: Future<Output = T> + 'static>(future: F) -> Task<T> {
-    Task(if size_of::<F>() > MOVED_BYTES_MAX {
-        glommio::spawn_local(shielded(guarded(Box::pin(future))))
+    if size_of::<F>() > MOVED_BYTES_MAX {
+        start(shielded(guarded(Box::pin(future))))
     } else {
-        glommio::spawn_local(shielded(guarded(future)))
-    })
+        start(shielded(guarded(future)))
+    }
+}
+
+fn start<T: 'static>(whole: Shielded<impl Future<Output = Option<T>> + 'static>) -> Task<T> {
+    let relay = whole.relay();
+    Task { task: glommio::spawn_local(whole), relay }
 }
 
 /// Lets every other ready task run once.
