@@ -76,7 +76,7 @@ pub struct Failure {
     /// `error.durableObjectReset`.
     pub durable_object_reset: bool,
     /// What else its code has hung on it, serialised; may be empty.
-    pub properties: Bytes,
+    pub thrown: Bytes,
 }
 
 /// What follows a head.
@@ -165,7 +165,7 @@ impl FetchReply {
                 for flag in failure.flags() {
                     out.put_u8(flag.into());
                 }
-                put_bytes(&mut out, "the properties of a failure", &failure.properties)?;
+                put_bytes(&mut out, "what was thrown", &failure.thrown)?;
             }
         }
         Ok(out.into())
@@ -193,7 +193,7 @@ impl FetchReply {
                     retryable: reader.bool()?,
                     overloaded: reader.bool()?,
                     durable_object_reset: reader.bool()?,
-                    properties: head.slice_ref(reader.bytes()?),
+                    thrown: head.slice_ref(reader.bytes()?),
                 };
                 reader.end()?;
                 Ok(Self::Failure(failure))
@@ -315,10 +315,10 @@ mod tests {
             .prop_map(|(status, status_text, headers, content)| {
                 FetchReply::Response(ResponseHead { status, status_text, headers, content })
             });
-        let properties = prop::collection::vec(any::<u8>(), 0..30);
+        let thrown = prop::collection::vec(any::<u8>(), 0..30);
         let texts = ("\\PC{0,9}", "\\PC{0,30}", "\\PC{0,30}");
-        let failure = (texts, any::<[bool; 4]>(), properties).prop_map(
-            |((name, message, stack), flags, properties)| {
+        let failure = (texts, any::<[bool; 4]>(), thrown).prop_map(
+            |((name, message, stack), flags, thrown)| {
                 let [remote, retryable, overloaded, durable_object_reset] = flags;
                 FetchReply::Failure(Failure {
                     name,
@@ -328,7 +328,7 @@ mod tests {
                     retryable,
                     overloaded,
                     durable_object_reset,
-                    properties: properties.into(),
+                    thrown: thrown.into(),
                 })
             },
         );

@@ -234,6 +234,6 @@ pub(crate) fn failure(name: &str, message: impl Into<String>) -> Failure {
         retryable: false,
         overloaded: false,
         durable_object_reset: false,
-        properties: Bytes::new(),
+        thrown: Bytes::new(),
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use celld_rt::http_client::{HttpClient, Upgraded, tls_config};
 use celld_v8host::{Encoding, Failure, Redirect};
 use http::header::{
-    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH,
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH,
     CONTENT_LOCATION, CONTENT_TYPE, COOKIE, HOST, HeaderValue, LOCATION, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -19,7 +19,7 @@ use crate::websocket::wire::Wire;
 use crate::websocket::{self, handshake};
 
 /// As browsers and Cloudflare.
-const REDIRECTS_MAX: u32 = 20;
+const REDIRECTS_MAX: usize = 20;
 
 /// The client of one shard. It is made when the first request goes out: most shards of most
 /// applications send none, and reading the system's root certificates takes milliseconds.
@@ -50,7 +50,7 @@ impl Outbound {
         let mut url = Url::parse(&url)
             .map_err(|error| failure("TypeError", format!("Invalid URL: {url} ({error})")))?;
         let mut next = body;
-        let mut redirects = 0;
+        let mut visited: Vec<Url> = Vec::new();
         loop {
             let again = match &next {
                 Flow::Empty => Again::Nothing,
@@ -61,11 +61,13 @@ impl Outbound {
             let response = client.send(request).await.map_err(|error| lost(&url, &error))?;
             let target = match location(&response, &url, redirect)? {
                 Some(target) => target,
-                None => return Ok(answered(response, &url, redirects > 0)),
+                None => return Ok(answered(response, &url, !visited.is_empty())),
             };
-            redirects += 1;
-            if redirects > REDIRECTS_MAX {
-                return Err(failure("TypeError", "Too many redirects."));
+            visited.push(url.clone());
+            if visited.len() > REDIRECTS_MAX {
+                let all: Vec<_> = visited.iter().map(Url::as_str).collect();
+                let text = format!("Too many redirects.{}", all.join(", "));
+                return Err(failure("TypeError", text));
             }
             let is_see_other = response.status() == StatusCode::SEE_OTHER;
             next = match (becomes_get(response.status(), &method), again) {
@@ -149,7 +151,6 @@ fn build(
     for name in [HOST, CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH] {
         headers.remove(name);
     }
-    headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
     let mut bare = url.clone();
     bare.set_fragment(None);
     let malformed =

@@ -14,9 +14,9 @@ use crate::state::RealmState;
 /// Longest message and stack that leave a realm, in bytes: a thrown string may have half a GiB.
 const TEXT_MAX: usize = 64 * 1024;
 
-/// Longest form of the properties of an error, in bytes: with the texts it fits into the head of an
+/// Longest form of what comes with an error, in bytes: with the texts it fits into the head of an
 /// answer between nodes.
-const PROPERTIES_MAX: usize = 32 * 1024;
+const THROWN_MAX: usize = 32 * 1024;
 
 /// Bits of the flags of a failure, as `answerError` passes them to JavaScript.
 pub mod flags {
@@ -41,7 +41,7 @@ impl Failure {
             retryable: false,
             overloaded: false,
             durable_object_reset: false,
-            properties: Bytes::new(),
+            thrown: Bytes::new(),
         }
     }
 
@@ -70,19 +70,42 @@ pub fn failure(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
     failure
 }
 
-/// As [`failure`], with the own properties of the error: for a caller of the cell that threw it.
+/// As [`failure`], with what else was thrown: for a caller of the cell that threw it.
 pub fn failure_of_cell(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
     v8::tc_scope!(let scope, scope);
     let mut failure = describe(scope, thrown);
     scope.reset();
-    failure.properties = properties(scope, thrown).unwrap_or_default();
+    failure.thrown = thrown_form(scope, thrown).unwrap_or_default();
     scope.reset();
     failure
 }
 
-/// `None`: there are none, or one of them cannot be cloned, which costs all of them in workerd too.
-fn properties(scope: &mut PinScope, thrown: Local<v8::Value>) -> Option<Bytes> {
-    let error = error_like(scope, thrown)?;
+/// An object with the own properties of an error as `own`, or with any other object as `value`.
+/// `None`: there is nothing to tell, or something that cannot be cloned, which costs all of it in
+/// workerd too.
+fn thrown_form(scope: &mut PinScope, thrown: Local<v8::Value>) -> Option<Bytes> {
+    let object = Local::<v8::Object>::try_from(thrown).ok()?;
+    let form = v8::Object::new(scope);
+    let (name, kept) = if is_error(scope, object) {
+        ("own", own_properties(scope, object)?)
+    } else {
+        ("value", object)
+    };
+    let name = convert::intern(scope, name);
+    form.create_data_property(scope, name.into(), kept.into())?;
+    let bytes = structured_clone::serialize(scope, form.into())?;
+    (bytes.len() <= THROWN_MAX).then(|| bytes.into())
+}
+
+fn is_error(scope: &mut PinScope, object: Local<v8::Object>) -> bool {
+    object.is_native_error()
+        || object.get_constructor_name().to_rust_string_lossy(scope) == "DOMException"
+}
+
+fn own_properties<'s>(
+    scope: &mut PinScope<'s, '_>,
+    error: Local<v8::Object>,
+) -> Option<Local<'s, v8::Object>> {
     let own = v8::GetPropertyNamesArgs {
         mode: v8::KeyCollectionMode::OwnOnly,
         property_filter: v8::PropertyFilter::SKIP_SYMBOLS,
@@ -101,11 +124,7 @@ fn properties(scope: &mut PinScope, thrown: Local<v8::Value>) -> Option<Bytes> {
         kept.create_data_property(scope, name, value)?;
         is_empty = false;
     }
-    if is_empty {
-        return None;
-    }
-    let bytes = structured_clone::serialize(scope, kept.into())?;
-    (bytes.len() <= PROPERTIES_MAX).then(|| bytes.into())
+    (!is_empty).then_some(kept)
 }
 
 fn describe(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
@@ -125,7 +144,7 @@ fn describe(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
         retryable: flag(scope, object, "retryable"),
         overloaded: flag(scope, object, "overloaded"),
         durable_object_reset: flag(scope, object, "durableObjectReset"),
-        properties: Bytes::new(),
+        thrown: Bytes::new(),
     }
 }
 

@@ -152,9 +152,10 @@ pub struct Failure {
     pub retryable: bool,
     pub overloaded: bool,
     pub durable_object_reset: bool,
-    /// What the code of a cell has hung on its error: an object of it, serialised as values in
-    /// storage are. Empty: nothing, or more than a caller is told.
-    pub properties: Bytes,
+    /// What the code of a cell has thrown besides: an object with the own properties of its error
+    /// as `own`, or with an object that is no error as `value`, serialised as values in storage are.
+    /// Empty: nothing, or more than a caller is told.
+    pub thrown: Bytes,
 }
 
 /// Where a host call comes from. The shard holds its effect at this cell's output gate, and

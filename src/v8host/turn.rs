@@ -437,7 +437,7 @@ fn socket_values<'s>(scope: &mut PinScope<'s, '_>, event: SocketEvent) -> Option
     Some([v8::Integer::new_from_unsigned(scope, kind).into(), value, reason])
 }
 
-/// `(id, name, message, stack, flags, properties)`; the last is an object or `undefined`.
+/// `(id, name, message, stack, flags, thrown)`; the last is as in [`Failure::thrown`], or `undefined`.
 fn failure_values<'s>(scope: &mut PinScope<'s, '_>, id: u64, failure: &Failure) -> [Value<'s>; 6] {
     [
         number(scope, id),
@@ -445,11 +445,11 @@ fn failure_values<'s>(scope: &mut PinScope<'s, '_>, id: u64, failure: &Failure) 
         convert::string(scope, &failure.message).into(),
         convert::string(scope, &failure.stack).into(),
         number(scope, failure.flags().into()),
-        properties(scope, &failure.properties),
+        thrown(scope, &failure.thrown),
     ]
 }
 
-fn properties<'s>(scope: &mut PinScope<'s, '_>, bytes: &[u8]) -> Value<'s> {
+fn thrown<'s>(scope: &mut PinScope<'s, '_>, bytes: &[u8]) -> Value<'s> {
     let undefined = v8::undefined(scope).into();
     if bytes.is_empty() {
         return undefined;

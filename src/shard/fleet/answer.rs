@@ -159,7 +159,7 @@ fn wire(failure: Failure) -> celld_peer::fetch::Failure {
         retryable,
         overloaded,
         durable_object_reset,
-        properties,
+        thrown,
     } = failure;
     celld_peer::fetch::Failure {
         name,
@@ -169,6 +169,6 @@ fn wire(failure: Failure) -> celld_peer::fetch::Failure {
         retryable,
         overloaded,
         durable_object_reset,
-        properties,
+        thrown,
     }
 }

@@ -377,16 +377,7 @@ fn local(failure: celld_peer::fetch::Failure) -> Failure {
         retryable,
         overloaded,
         durable_object_reset,
-        properties,
+        thrown,
     } = failure;
-    Failure {
-        name,
-        message,
-        stack,
-        remote,
-        retryable,
-        overloaded,
-        durable_object_reset,
-        properties,
-    }
+    Failure { name, message, stack, remote, retryable, overloaded, durable_object_reset, thrown }
 }

@@ -198,12 +198,12 @@ rt.entry.chunk = (id, bytes) => {
     receiver.end();
   } else receiver.chunk(bytes);
 };
-rt.entry.chunkError = (id, name, message, stack, flags, properties) => {
+rt.entry.chunkError = (id, name, message, stack, flags, thrown) => {
   const receiver = incoming.get(id);
   if (receiver === undefined) return;
   incoming.delete(id);
   if (receiver.frame !== undefined) rt.setFrame(receiver.frame);
-  receiver.error(rt.failureError(name, message, stack, flags, properties));
+  receiver.error(rt.failureError(name, message, stack, flags, thrown));
 };
 
 // --- Streams of JavaScript, which the host reads.

@@ -32,13 +32,17 @@ function errorOf(name, message) {
   return error;
 }
 
-/** An error of JavaScript for a failure of the host; `flags` as `Failure::flags`, `properties` an object or `undefined`. */
-function failureError(name, message, stack, flags, properties) {
-  const error = errorOf(name, message);
-  if (stack !== '') put(error, 'stack', `${name}: ${message}\n${stack}`, false);
-  if (isObject(properties)) {
-    const names = keys(properties);
-    for (let i = 0; i < names.length; i++) put(error, names[i], properties[names[i]]);
+/**
+ * An error of JavaScript for a failure of the host; `flags` as `Failure::flags`. `thrown` comes with what the code of
+ * a cell has thrown: the object `own` with the properties of an error, or, if it was none, the object itself as `value`.
+ */
+function failureError(name, message, stack, flags, thrown) {
+  const error = thrown?.value ?? errorOf(name, message);
+  if (thrown?.value === undefined && stack !== '') put(error, 'stack', `${name}: ${message}\n${stack}`, false);
+  const own = thrown?.own;
+  if (own !== undefined) {
+    const names = keys(own);
+    for (let i = 0; i < names.length; i++) put(error, names[i], own[names[i]]);
   }
   if (flags & rt.REMOTE) put(error, 'remote', true);
   if (flags & rt.RETRYABLE) put(error, 'retryable', true);
@@ -118,11 +122,11 @@ rt.entry.answerDone = (id) => {
   if (call.frame !== undefined) setFrame(call.frame);
   call.done();
 };
-rt.entry.answerError = (id, name, message, stack, flags, properties) => {
+rt.entry.answerError = (id, name, message, stack, flags, thrown) => {
   const call = waiting.take(id);
   if (call === undefined) return;
   if (call.frame !== undefined) setFrame(call.frame);
-  call.error(failureError(name, message, stack, flags, properties));
+  call.error(failureError(name, message, stack, flags, thrown));
 };
 
 /** A call whose good end is `undefined`, as a promise. */
@@ -161,6 +165,8 @@ class Asked {
     this.redirect = R.redirect(request);
     this.manual = manual;
     this.hops = 0;
+    /** For the message of one hop too many. */
+    this.visited = '';
     this.request = request;
   }
 
@@ -173,7 +179,8 @@ class Asked {
   follow(status, location) {
     const target = rt.url.locate(location, this.url);
     if (target === null) throw new TypeError('Invalid Location header; unable to follow redirect.');
-    if (this.hops === HOPS_MAX) throw new TypeError('Too many redirects.');
+    this.visited += this.hops === 0 ? this.url : `, ${this.url}`;
+    if (this.hops === HOPS_MAX) throw new TypeError(`Too many redirects.${this.visited}`);
     if (status !== 303 && this.kind === B.HOST) throw new TypeError(ONE_TIME);
     this.hops += 1;
     if (becomesGet(status, this.method)) {

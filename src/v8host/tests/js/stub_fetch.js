@@ -45,6 +45,9 @@ const errors = {
   getter: () => Object.defineProperty(Object.assign(new Error('getter'), { code: 1 }), 'bad', { get() { throw new Error('no'); } }),
   large: () => Object.assign(new Error('large'), { code: 'x'.repeat(40_000) }),
   string: () => 'a string',
+  object: () => ({ code: 404, message: 'an object', at: [1] }),
+  list: () => [1, 2],
+  opaque: () => ({ call() {} }),
 };
 
 const cell = (env) => env.CELLS.getByName('c');
@@ -121,7 +124,7 @@ test('what is not followed', async (env) => {
 
 test('twenty redirects', async (env) => {
   assertEquals(await ask(env, 'http://x/loop/20'), [200, 'http://x/loop/0', true, 'end']);
-  await assertRejects(ask(env, 'http://x/loop/21'), TypeError, /^Too many redirects\./);
+  await assertRejects(ask(env, 'http://x/loop/21'), TypeError, /^Too many redirects\.http:\/\/x\/loop\/21, http:\/\/x\/loop\/20, .*, http:\/\/x\/loop\/1$/);
 });
 
 test('another origin does not get the authorization', async (env) => {
@@ -163,6 +166,16 @@ test('own properties of an error come with it', async (env) => {
   assertEquals(await thrown(env, 'hidden'), ['Error: hidden', { hid: 1, remote: true }]);
   assertEquals(await thrown(env, 'many'), ['AggregateError: many', { errors: [new Error('a')], remote: true }]);
   assertEquals(await thrown(env, 'string'), ['Error: a string', { remote: true }]);
+  await fetch('http://harness.test/uncaught');
+});
+
+test('an object that is no error comes as it is', async (env) => {
+  const caught = (what) => cell(env).fetch(`http://x/throw/${what}`).then(() => null, (reason) => reason);
+  const object = await caught('object');
+  assertEquals([object instanceof Error, object], [false, { code: 404, message: 'an object', at: [1], remote: true }]);
+  const list = await caught('list');
+  assertEquals([Array.isArray(list), [...list], list.remote], [true, [1, 2], true]);
+  assertEquals(await thrown(env, 'opaque'), ['Error: [object Object]', { remote: true }]);
   await fetch('http://harness.test/uncaught');
 });
 
