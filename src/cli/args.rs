@@ -74,8 +74,11 @@ pub(crate) enum Stop {
     example = "{command_name} deploy examples/counter --bucket file:///srv/celld",
     example = "{command_name} --bucket file:///srv/celld --listen 0.0.0.0:8787",
     example = "{command_name} --bucket s3://cells/prod --region eu-west-1",
-    error_code(0, "done, or stopped by SIGINT or SIGTERM after a drain"),
-    error_code(1, "failed: the message says what and where"),
+    error_code(
+        0,
+        "done, or stopped by SIGINT or SIGTERM: after a drain, or when its time is over"
+    ),
+    error_code(1, "failed: the message says what and where; or a second SIGINT or SIGTERM"),
     error_code(2, "refused to start: an argument, a variable or the project's configuration"),
     error_code(3, "the node lost its lease and fenced itself: start it again")
 )]

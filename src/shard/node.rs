@@ -111,8 +111,12 @@ pub type Ready = Box<dyn FnMut(SocketAddr, Result<&str, &str>) + Send>;
 pub enum Exit {
     /// It was asked to stop, and everything was handed back; what ran for too long was cut off.
     Drained,
-    /// It was asked to stop, and ran out of time or patience before everything was handed back.
-    Cut,
+    /// It was asked to stop, and its time or its lease ended before everything was handed back, as
+    /// when the bucket does not answer. Others take the rest when the lease is over. The process must
+    /// end at once.
+    OutOfTime,
+    /// It was asked twice to stop. Otherwise the same.
+    Hurried,
     /// Its right to own cells ended. The process must end at once and write nothing.
     Fenced(Loss),
 }
@@ -376,7 +380,15 @@ impl Node {
             }
             exit
         };
-        futures_lite::future::race(fenced, serving).await
+        match futures_lite::future::race(fenced, serving).await {
+            // Who is told to stop while the bucket is away cannot do better.
+            Ok(Exit::Fenced(Loss::Expired)) if self.stopped_at.is_some() => {
+                eprintln!("celld: the lease has ended meanwhile");
+                self.tell_what_is_left();
+                Ok(Exit::OutOfTime)
+            }
+            ended => ended,
+        }
     }
 
     /// Finds the fleet, and makes every shard a part of it.
@@ -431,7 +443,9 @@ impl Node {
 
     async fn serve(&mut self) -> Result<Exit, NodeError> {
         let mut seen = Seen::default();
-        let mut serves = self.look_for_deployment(&mut seen).await;
+        let Some(mut serves) = self.look_unless_stopped(&mut seen).await else {
+            return Ok(self.drain().await);
+        };
         if let (true, Err(why)) = (self.options.must_serve, &serves) {
             return Err(NodeError::NothingServes(why.clone()));
         }
@@ -452,7 +466,7 @@ impl Node {
             if rt::timeout(self.options.watch, stop).await.is_ok() {
                 continue;
             }
-            let now = self.look_for_deployment(&mut seen).await;
+            let Some(now) = self.look_unless_stopped(&mut seen).await else { break };
             if serves.is_err() && now.is_ok() {
                 self.tell(&now);
                 serves = now;
@@ -491,6 +505,18 @@ impl Node {
     async fn order(&self, shard: usize, order: Order) {
         // A shard that is gone has ended the process, or is about to.
         let _gone = self.orders[shard].clone().send(order).await;
+    }
+
+    /// As [`Self::look_for_deployment`]. `None`: the node is to stop, and does not wait for a bucket
+    /// that may be away.
+    async fn look_unless_stopped(&mut self, seen: &mut Seen) -> Option<Result<String, String>> {
+        let signals = self.signals.clone();
+        let stopped = async {
+            signals.wait(Stop::Drain).await;
+            None
+        };
+        let found = async { Some(self.look_for_deployment(seen).await) };
+        futures_lite::future::or(found, stopped).await
     }
 
     /// Adopts the current deployment if it is another one than `seen`. Returns the version that it
@@ -568,10 +594,10 @@ impl Node {
         self.stopped_at = Some(now());
         eprintln!("celld: stopping: requests finish, cells go back to the bucket");
         self.common.status.drains();
-        let (signals, status) = (self.signals.clone(), self.common.status.clone());
+        let signals = self.signals.clone();
         let impatient = async {
             signals.wait(Stop::Now).await;
-            Exit::Cut
+            Exit::Hurried
         };
         let limit = self.options.drain_limit;
         let handed_over = async {
@@ -579,12 +605,16 @@ impl Node {
             Exit::Drained
         };
         let ended = rt::timeout(limit, futures_lite::future::race(handed_over, impatient)).await;
-        let exit = ended.unwrap_or(Exit::Cut);
-        if exit == Exit::Cut {
-            let cells = status.load().cells;
-            eprintln!("celld: {cells} cells are left; others take them when the lease is over");
+        let exit = ended.unwrap_or(Exit::OutOfTime);
+        if exit != Exit::Drained {
+            self.tell_what_is_left();
         }
         exit
+    }
+
+    fn tell_what_is_left(&self) {
+        let cells = self.common.status.load().cells;
+        eprintln!("celld: {cells} cells are left; others take them when the lease is over");
     }
 
     /// Until nothing is left on any shard, and nothing is open.

@@ -246,6 +246,53 @@ fn ends_with_its_lease() {
     verify(&node, &all);
 }
 
+/// Whoever stops a node wants it to end well, and its cells wait for nothing but its lease.
+#[test]
+fn a_node_that_is_stopped_while_its_store_is_away_ends_in_time_and_loses_nothing() {
+    const LONG: Duration = Duration::from_secs(120);
+    let _machine = super::shared();
+    // With cells or without, at the end of its time or of its lease.
+    let stops = [(LONG, 3), (LONG, 0), (TTL, 3)].map(|(ttl, count)| {
+        std::thread::spawn(move || ends_although_its_store_is_away(ttl, count))
+    });
+    for stop in stops {
+        stop.join().expect("no panic");
+    }
+}
+
+fn ends_although_its_store_is_away(ttl: Duration, count: usize) {
+    const LIMIT: Duration = Duration::from_secs(9);
+    let has_lease = ttl > LIMIT;
+    let Some(stand) = Stand::new("a stop") else { return };
+    let limit = format!("{}s", LIMIT.as_secs());
+    let mut plan = stand.plan("n", ttl).flag("--drain-timeout", &limit);
+    let mut node = plan.start();
+    let all = cells(&node, "c", count);
+    stand.proxy.outage(LIMIT * 60, Outage::Hang);
+    if has_lease {
+        // By then the node waits for an answer about the deployment.
+        std::thread::sleep(Duration::from_secs(3));
+    }
+    node.terminate();
+    let began = Instant::now();
+    let status = node.wait_for_end(LIMIT + START_LIMIT);
+    let (took, log) = (began.elapsed(), node.log());
+    println!("{ttl:?}: ended after {took:?}");
+    assert_eq!(status.code(), Some(0), "{log}");
+    // The rest is for a busy machine; an answer of the store takes longer.
+    assert!(took < LIMIT + Duration::from_secs(15), "{took:?}");
+    assert_eq!(log.contains("the lease has ended"), !has_lease, "{log}");
+    assert!(!log.contains("SELF-FENCE"), "{log}");
+    assert_eq!(log.contains(&format!("{count} cells are left")), count > 0, "{log}");
+    // The store itself is well.
+    let store = Store::shared(Kind::Ministack).expect("it was there");
+    let node = plan.variable("S3_ENDPOINT", store.endpoint()).start();
+    for cell in &all {
+        acknowledges(&node, cell, START_LIMIT);
+    }
+    verify(&node, &all);
+}
+
 #[test]
 fn a_takeover_through_a_store_that_loses_and_delays_answers_has_one_winner() {
     let _machine = super::shared();
