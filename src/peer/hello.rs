@@ -6,8 +6,9 @@
 
 use crate::FrameError;
 
-/// The version that this release speaks, and the only one.
-pub const PROTOCOL: u16 = 1;
+/// The version that this release speaks, and the only one. Whatever changes the form of what nodes say
+/// to each other raises it (`form.rs`): they would misread each other otherwise.
+pub const PROTOCOL: u16 = 2;
 /// Bytes of a greeting.
 pub const HELLO_LEN: usize = 12;
 
@@ -46,14 +47,15 @@ mod tests {
     #[test]
     fn a_greeting_is_understood_and_its_bytes_stay() {
         assert_eq!(check_hello(&hello()), Ok(()));
-        assert_eq!(&hello(), b"CELLDPR\0\x00\x01\x00\x00");
+        assert_eq!(&hello(), b"CELLDPR\0\x00\x02\x00\x00");
     }
 
     #[test]
     fn another_protocol_is_refused() {
         assert_eq!(check_hello(b"GET / HTTP/1"), Err(FrameError::Magic));
-        assert_eq!(check_hello(b"CELLDPR\0\x00\x02\xff\xff"), Err(FrameError::Version(2)));
-        let longer = check_hello(b"CELLDPR\0\x00\x01\x00\x01");
+        assert_eq!(check_hello(b"CELLDPR\0\x00\x01\x00\x00"), Err(FrameError::Version(1)));
+        assert_eq!(check_hello(b"CELLDPR\0\x00\x03\xff\xff"), Err(FrameError::Version(3)));
+        let longer = check_hello(b"CELLDPR\0\x00\x02\x00\x01");
         assert!(matches!(longer, Err(FrameError::Malformed(_))), "{longer:?}");
     }
 }

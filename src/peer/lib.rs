@@ -16,6 +16,8 @@ mod body;
 mod connection;
 mod error;
 pub mod fetch;
+#[cfg(test)]
+mod form;
 pub mod frame;
 pub mod hello;
 pub mod identity;

@@ -19,7 +19,7 @@ use celld_v8host::{Database, Failure};
 use crate::body::failure;
 use crate::cell::alarm::stored_of;
 use crate::fleet::forward::Destination;
-use crate::fleet::members::Judged;
+use crate::fleet::members::{Judged, Mute};
 use crate::shard::{Shard, now, random};
 use crate::storage::restore::{Restored, restore};
 use crate::storage::{CellStore, Image, Place};
@@ -140,11 +140,12 @@ pub(crate) async fn activate(
                 return Err(NotServed::Elsewhere(Destination::Placed(node)));
             }
             Effect::Forward(route) => {
-                let fleet = shard.fleet.get();
-                let reached = fleet.filter(|fleet| !fleet.members.is_mute(&route.owner));
-                let Some(fleet) = reached else {
-                    return Err(owned_elsewhere(id, &route).into());
+                let Some(fleet) = shard.fleet.get() else {
+                    return Err(owned_elsewhere(id, &route, Mute::NoAddress).into());
                 };
+                if let Some(why) = fleet.members.why_mute(&route.owner) {
+                    return Err(owned_elsewhere(id, &route, why).into());
+                }
                 fleet.learn(id, &route);
                 return Err(NotServed::Elsewhere(Destination::Owner(route)));
             }
@@ -213,11 +214,11 @@ pub(crate) fn node_key(node: &celld_core::node::NodeId) -> String {
     format!("nodes/{node}.json")
 }
 
-fn owned_elsewhere(id: &CellId, route: &Route) -> Failure {
+fn owned_elsewhere(id: &CellId, route: &Route, why: Mute) -> Failure {
     let wait_ms = route.until.since(now()).as_millis();
     let text = format!(
         "the Durable Object {id} is served by node {} until its lease ends (in {wait_ms} ms at the \
-         earliest), and that node takes no requests from others: it has no --internal-listen",
+         earliest), and that node {why}",
         route.owner.node
     );
     Failure { retryable: true, ..failure("Error", text) }

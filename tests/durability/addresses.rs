@@ -1,9 +1,11 @@
-//! What nodes tell each other of where they are, and what they refuse to tell.
+//! What nodes tell each other of where they are and what they speak, and what they refuse to tell.
 
 use std::time::Duration;
 
-use super::fleet::TTL;
+use super::fleet::{TTL, cells, meet, try_write, write};
+use super::load::Cell;
 use super::support::node::Site;
+use super::support::wait_for;
 
 /// For a node that does not start to say so.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -53,4 +55,46 @@ fn nodes_that_only_their_own_machine_reaches_are_not_of_a_fleet_of_several_hosts
     assert_eq!(status.code(), Some(1), "{}", late.log());
     assert!(late.log().contains("node elsewhere is at 10.9.8.7:7703"), "{}", late.log());
     drop(elsewhere);
+}
+
+/// Of two releases: the lease of one is made to say so.
+#[test]
+fn a_node_of_another_protocol_is_named_and_gets_no_requests_and_no_cells() {
+    let _machine = super::shared();
+    let site = Site::new();
+    let plan = |name| {
+        let plan = site.node(name).flag("--internal-listen", "127.0.0.1:0");
+        // It says what it says until the end of the test.
+        plan.variable("CELLD_TTL_MS", (TTL * 20).as_millis().to_string())
+    };
+    let mut other = plan("other").start();
+    let cell = Cell::new("c".into());
+    write(&mut other.client(), &cell);
+    let node = plan("node").start();
+    meet(&node, &cell);
+
+    // It renews nothing any more.
+    other.freeze();
+    let lease = site.bucket().join("nodes@/other.json");
+    let text = std::fs::read_to_string(&lease).expect("a lease");
+    let mut record: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let ours = record["protocol"].as_u64().expect("a number");
+    record["protocol"] = (ours + 1).into();
+    let written = site.path().join("lease");
+    std::fs::write(&written, record.to_string()).expect("a file");
+    std::fs::rename(written, lease).expect("the bucket is a directory");
+
+    let words = format!(
+        "node other speaks version {} of the peer protocol, and this node only {ours}",
+        ours + 1
+    );
+    wait_for("a look at the lease", TTL * 4, || node.log().contains(&words).then_some(()));
+    let why = try_write(&mut node.client(), &cell).expect_err("nobody can be asked");
+    assert!(why.starts_with("503: ") && why.contains("and that node speaks version"), "{why}");
+    // Half of them would be placed there otherwise, and wait for an answer.
+    for cell in cells("new", 20) {
+        write(&mut node.client(), &cell);
+    }
+    assert_eq!(node.log().matches(&words).count(), 1, "{}", node.log());
+    other.end();
 }

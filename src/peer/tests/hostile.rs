@@ -12,7 +12,7 @@ use celld_core::time::Wall;
 use celld_peer::frame::{Frame, HEAD_MAX};
 use celld_peer::hello::hello;
 use celld_peer::{
-    Address, CallId, CallKind, Cause, Fate, FrameError, Link, More, Patience, Refusal,
+    Address, CallId, CallKind, Cause, Fate, FrameError, Link, More, PROTOCOL, Patience, Refusal,
 };
 use celld_rt as rt;
 use celld_rt::tls::TlsStream;
@@ -154,7 +154,7 @@ async fn read_to_end(stream: &mut TlsStream) -> std::io::Result<Vec<u8>> {
 fn another_protocol_is_refused_by_both_sides_and_each_says_its_own() {
     let node = Node::start();
     rt::block_on(async {
-        for theirs in [*b"CELLDPR\0\x00\x02\x00\x00", *b"GET / HTTP/1"] {
+        for theirs in [greeting(PROTOCOL - 1), greeting(PROTOCOL + 1), *b"GET / HTTP/1"] {
             let mut stream = member(&node).await;
             stream.write_all(&theirs).await.expect("a socket");
             stream.flush().await.expect("a socket");
@@ -165,8 +165,20 @@ fn another_protocol_is_refused_by_both_sides_and_each_says_its_own() {
         }
     });
     let ended = node.stop(Stop::Drain);
-    assert_eq!(ended.refused, 2, "{ended:?}");
+    assert_eq!(ended.refused, 3, "{ended:?}");
+    for theirs in [PROTOCOL - 1, PROTOCOL + 1] {
+        meets_one_that_speaks(theirs);
+    }
+}
 
+/// What a node of that version says first.
+fn greeting(version: u16) -> [u8; 12] {
+    let mut bytes = hello();
+    bytes[8..10].copy_from_slice(&version.to_be_bytes());
+    bytes
+}
+
+fn meets_one_that_speaks(version: u16) {
     rt::block_on(async {
         let listener = rt::net::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
         let at = listener.local_addr().expect("an address");
@@ -174,13 +186,17 @@ fn another_protocol_is_refused_by_both_sides_and_each_says_its_own() {
             let config = identity(&fleet(1), "server").server(now()).expect("certificates");
             let socket = rt::net::accept(&listener).await;
             let mut stream = TlsStream::accept(socket, config).await.expect("TLS");
-            stream.write_all(b"CELLDPR\0\x00\x07\x00\x00").await.expect("a socket");
+            stream.write_all(&greeting(version)).await.expect("a socket");
             stream.flush().await.expect("a socket");
             let _closed = read_to_end(&mut stream).await;
         });
         let error = refusal(&Link::new(identity(&fleet(1), "client"), address(at))).await;
-        assert_eq!(error.cause, Cause::Protocol(FrameError::Version(7)));
-        assert_eq!((error.code(), error.retryable()), ("peer_protocol", false));
+        assert_eq!(error.cause, Cause::Protocol(FrameError::Version(version)));
+        assert_eq!((error.fate, error.code()), (Fate::NotSent, "peer_protocol"));
+        assert!(!error.retryable());
+        let words =
+            format!("speaks version {version} of the protocol, and this node only {PROTOCOL}");
+        assert!(error.to_string().contains(&words), "{error}");
     });
 }
 

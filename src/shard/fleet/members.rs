@@ -3,17 +3,20 @@
 //!
 //! Units: as `core::lease`: µs of this process.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use celld_core::cell::CellId;
 use celld_core::lease::{Load, OwnerLease, Read, Record, Watch};
-use celld_core::node::NodeId;
+use celld_core::node::{NodeId, SessionId};
 use celld_core::ownership::Owner;
 use celld_core::placement::{self, Member};
 use celld_core::record::RecordError;
 use celld_core::time::Micros;
+use celld_peer::PROTOCOL;
 use celld_rt as rt;
 use celld_s3::{Bucket, StoreError};
 
@@ -36,6 +39,32 @@ pub(crate) struct Members {
     live: Mutex<Arc<Vec<Record>>>,
     /// That the nodes cannot be read.
     is_told: AtomicBool,
+    /// Nodes of which the log says that they speak another protocol.
+    strangers: Mutex<BTreeSet<SessionId>>,
+}
+
+/// Why a node of the fleet takes no requests from this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mute {
+    /// It has no internal listener.
+    NoAddress,
+    /// It speaks this version of the peer protocol.
+    Protocol(u64),
+}
+
+impl fmt::Display for Mute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAddress => {
+                f.write_str("takes no requests from others: it has no --internal-listen")
+            }
+            Self::Protocol(theirs) => write!(
+                f,
+                "speaks version {theirs} of the peer protocol, and this node only {PROTOCOL}: bring \
+                 both to one release"
+            ),
+        }
+    }
 }
 
 /// What the lease of an owner says, or why it says nothing.
@@ -51,6 +80,7 @@ impl Members {
             watch: Mutex::new(Watch::new(ttl)),
             live: Mutex::default(),
             is_told: AtomicBool::new(false),
+            strangers: Mutex::default(),
         }
     }
 
@@ -63,10 +93,10 @@ impl Members {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it is known that `owner` takes no requests from other nodes.
-    pub fn is_mute(&self, owner: &Owner) -> bool {
+    /// Why `owner` takes no requests from this node, if that is known.
+    pub fn why_mute(&self, owner: &Owner) -> Option<Mute> {
         let is_of = |record: &&Record| record.session == owner.session;
-        self.live().iter().find(is_of).is_some_and(|record| record.address.is_none())
+        self.live().iter().find(is_of).and_then(why_mute)
     }
 
     /// Whether `owner` may still act. That it may can be known from before; that it may not takes
@@ -113,8 +143,22 @@ impl Members {
             }
         }
         let live: Vec<_> = self.watch().live(now()).cloned().collect();
+        self.tell_strangers(&live);
         *self.live.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
         nodes.len()
+    }
+
+    /// Says once of each node that its protocol is another one: its cells are out of reach.
+    fn tell_strangers(&self, live: &[Record]) {
+        let mut told = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|session| live.iter().any(|record| record.session == *session));
+        for record in live {
+            if let Some(why @ Mute::Protocol(_)) = why_mute(record)
+                && told.insert(record.session.clone())
+            {
+                eprintln!("celld: node {} {why}", record.node);
+            }
+        }
     }
 
     async fn read(&self, bucket: &Bucket, node: &NodeId) -> Result<(), Unread> {
@@ -155,9 +199,18 @@ fn member(record: &Record) -> Member<'_> {
     Member { node: &record.node, load: record.load }
 }
 
+/// Why requests cannot be sent to the node of a lease.
+pub(super) fn why_mute(record: &Record) -> Option<Mute> {
+    if record.protocol != u64::from(PROTOCOL) {
+        return Some(Mute::Protocol(record.protocol));
+    }
+    record.address.is_none().then_some(Mute::NoAddress)
+}
+
 /// This node, and those that requests can be sent to.
 fn reached<'a>(live: &'a [Record], me: &'a NodeId, own: Load) -> Vec<Member<'a>> {
-    let others = live.iter().filter(|record| record.node != *me && record.address.is_some());
+    let is_reached = |record: &&Record| record.node != *me && why_mute(record).is_none();
+    let others = live.iter().filter(is_reached);
     others.map(member).chain([Member { node: me, load: own }]).collect()
 }
 

@@ -98,11 +98,14 @@ impl Fleet {
     }
 
     /// The link to a node; to this session of it, if one is meant. `None`: it is not among the live
-    /// ones, or takes no peers.
+    /// ones, or takes no requests from this node.
     fn link(&self, node: &NodeId, session: Option<&SessionId>) -> Option<Link> {
         let live = self.members.live();
         let record = live.iter().find(|record| record.node == *node)?;
         if session.is_some_and(|session| *session != record.session) {
+            return None;
+        }
+        if members::why_mute(record).is_some() {
             return None;
         }
         let address = Address::of_lease(record)?;
