@@ -12,7 +12,8 @@ use super::client::{
 };
 use super::exchange;
 use super::support::hold::Hold;
-use super::support::node::{Plan, Site};
+use super::support::node::{Plan, Site, worker_dir};
+use super::support::wait_for;
 
 fn site() -> Site {
     Site::of("sockets")
@@ -196,6 +197,68 @@ fn a_cell_that_is_reset_closes_its_sockets_and_starts_anew() {
             assert_eq!(ask(&mut again, "attached none"), "null  0");
         }
     }
+}
+
+/// A server outside that answers one request when it is told to.
+fn reluctant_server() -> (String, std::sync::mpsc::SyncSender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let (answer, may_answer) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        // It is closed before the head has come only if the test has failed.
+        if may_answer.recv().is_ok() {
+            let _read = stream.read(&mut [0; 4_096]);
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nat last";
+            stream.write_all(answer).expect("an open socket");
+        }
+    });
+    (url, answer)
+}
+
+#[test]
+fn a_new_version_closes_plain_sockets_when_nothing_else_runs_and_keeps_the_others() {
+    let site = site();
+    let node = plan(&site).start();
+    let ([mut plain, mut hibernatable], mut busy) = (
+        ROOMS.map(|(room, kind)| open(&node, &format!("/{room}/{kind}"))),
+        open(&node, "/c/plain"),
+    );
+    let (url, answer) = reluctant_server();
+    let mut request = node.client();
+    request.send("GET", &format!("/c/relay?to={url}")).expect("a connection");
+    for socket in [&mut plain, &mut hibernatable, &mut busy] {
+        assert_eq!(ask(socket, "version"), "first");
+    }
+
+    let next = site.path().join("next");
+    std::fs::create_dir(&next).expect("a directory");
+    for file in ["index.js", "wrangler.jsonc"] {
+        let text = std::fs::read_to_string(worker_dir("sockets").join(file)).expect("a file");
+        let text = text.replace("const VERSION = \"first\"", "const VERSION = \"second\"");
+        std::fs::write(next.join(file), text).expect("a file");
+    }
+    let output = site.deploy(&next).output().expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // On both shards.
+    wait_for("the new version", PATIENCE, || {
+        (node.log().matches("serving version").count() == 2).then_some(())
+    });
+    let adopted = Instant::now();
+
+    let why = (1012, "Durable Object reset because its code was updated.".to_owned());
+    assert_eq!(closed(&mut plain), why);
+    // Events that do not end are cut off after 30 s.
+    assert!(adopted.elapsed() < Duration::from_secs(20), "{:?}", adopted.elapsed());
+    assert_eq!(ask(&mut open(&node, "/a/plain"), "version"), "second");
+    assert_eq!(ask(&mut hibernatable, "version"), "second");
+    // What runs ends where it began, and the sockets beside it are open until then.
+    assert_eq!(ask(&mut busy, "version"), "first");
+    answer.send(()).expect("it waits");
+    assert_eq!(request.receive().expect("an answer").good(), b"first at last");
+    assert_eq!(closed(&mut busy), why);
+    assert_eq!(ask(&mut open(&node, "/c/plain"), "version"), "second");
+    assert!(!node.log().contains("panicked"), "{}", node.log());
 }
 
 #[test]

@@ -115,7 +115,6 @@ impl Cell {
             live.host.clone()
         };
         perform_gate(&host, effects);
-        self.move_if_idle();
         self.rest_if_idle();
     }
 

@@ -28,7 +28,6 @@ impl Cell {
             let Phase::Live(live) = &mut state.phase else { return };
             live.busy = live.busy.saturating_sub(1);
         }
-        self.move_if_idle();
         self.rest_if_idle();
     }
 
@@ -149,8 +148,7 @@ impl Cell {
     /// Whether nothing runs in it but what waits for messages on plain WebSockets, whoever waits for
     /// it. They keep it in memory, but not here: it leaves for good reasons, and they are closed.
     pub(super) fn only_listens(&self) -> bool {
-        let is_rest = |live: &Live| live.busy as usize == live.host.listening_events(live.slot);
-        matches!(&self.state.borrow().phase, Phase::Live(live) if live.is_at_rest() && is_rest(live))
+        matches!(&self.state.borrow().phase, Phase::Live(live) if live.is_at_rest() && live.only_listens())
     }
 
     /// Eviction is told of a rest once, not after every request: when it comes for the cell it
@@ -163,6 +161,7 @@ impl Cell {
         if shard.draining.is_raised() && self.may_leave() {
             shard.drain_event(|| drain::Event::Idle(self.key));
         }
+        self.move_if_idle();
         // It may have left just now.
         if !self.is_idle() {
             return;
@@ -194,7 +193,8 @@ impl Cell {
         }
     }
 
-    /// A newer version of the script runs: the cell moves there once its events are over.
+    /// A newer version of the script runs: the cell moves there once nothing runs in it. Its plain
+    /// WebSockets are closed then: they are the old script's.
     pub fn start_moving(self: &Rc<Self>) {
         if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
             live.is_moving = true;
@@ -209,24 +209,17 @@ impl Cell {
             Phase::Cold | Phase::Activating | Phase::Leaving => false,
         };
         if waits {
-            let text = "Durable Object reset because its code was updated.";
-            self.reset(&Failure {
-                retryable: true,
-                durable_object_reset: true,
-                ..failure("Error", text)
-            });
+            self.reset(&code_updated());
         }
     }
 
-    pub(super) fn move_if_idle(self: &Rc<Self>) {
-        let Some(shard) = self.shard.upgrade() else { return };
+    fn move_if_idle(self: &Rc<Self>) {
+        let may_move = matches!(&self.state.borrow().phase, Phase::Live(live) if live.may_move());
+        let Some(shard) = self.shard.upgrade().filter(|_| may_move) else { return };
         let Some(next) = shard.host_for_cell() else { return };
         let (old, old_slot, slot, database) = {
             let mut state = self.state.borrow_mut();
             let Phase::Live(live) = &mut state.phase else { return };
-            if !live.is_moving || live.busy > 0 || !live.gate.is_empty() {
-                return;
-            }
             let slot = next.reserve_slot(self);
             let old = std::mem::replace(&mut live.host, next.clone());
             let old_slot = std::mem::replace(&mut live.slot, slot);
@@ -235,7 +228,7 @@ impl Cell {
             live.busy = 1;
             (old, old_slot, slot, live.database.clone())
         };
-        old.close_cell(old_slot, &stopping());
+        old.close_cell(old_slot, &code_updated());
         next.open_cell(self, slot, self.open_input(database));
     }
 
@@ -381,15 +374,32 @@ impl Cell {
 }
 
 impl Live {
+    /// Whether its events do nothing but wait for messages on plain WebSockets, if there are any.
+    fn only_listens(&self) -> bool {
+        self.busy as usize == self.host.listening_events(self.slot)
+    }
+
     /// Whether its events may be all that is left of it.
     fn is_at_rest(&self) -> bool {
         self.is_open && self.sections.is_empty() && self.is_settled()
+    }
+
+    /// Whether a newer version is to have it, and need not wait.
+    fn may_move(&self) -> bool {
+        let is_at_rest = self.gate.is_empty() && self.sections.is_empty();
+        self.is_moving && is_at_rest && self.only_listens()
     }
 
     /// Whether everything that it wrote is proven, and shown to who waits for it.
     fn is_settled(&self) -> bool {
         self.gate.is_empty() && self.proof.is_settled() && self.cover.is_settled()
     }
+}
+
+/// What the callers of a cell get, and its WebSockets, when a newer version does not wait for them.
+fn code_updated() -> Failure {
+    let text = "Durable Object reset because its code was updated.";
+    Failure { retryable: true, durable_object_reset: true, ..failure("Error", text) }
 }
 
 /// Of other nodes, which look for the cell anew.

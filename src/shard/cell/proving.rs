@@ -179,7 +179,6 @@ impl Cell {
     fn proven(self: &Rc<Self>, txid: Txid) {
         let life = self.state.borrow().life;
         self.cover_event(life, cover::Event::Proven(txid));
-        self.move_if_idle();
         self.rest_if_idle();
     }
 

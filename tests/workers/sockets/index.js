@@ -4,6 +4,7 @@
 //   GET /<room>/hib?tag=T        a hibernatable one
 //   GET /<room>/events           what the room has heard of Closes and errors, one a line
 //   GET /<room>/slow?ms=T        an answer after T ms; the room notes that it begins
+//   GET /<room>/relay?to=URL     which version this is, and what a server outside says to it
 //   GET /<room>/refuse           status 403, also for a WebSocket
 //   GET /worker/echo             a WebSocket of the Worker itself
 //   GET /out/constructor?to=URL  the Worker asks a server outside for a WebSocket, sends it three messages,
@@ -13,6 +14,7 @@
 
 import { DurableObject } from "cloudflare:workers";
 
+const VERSION = "first";
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 export class Room extends DurableObject {
@@ -40,6 +42,8 @@ export class Room extends DurableObject {
         this.note("slow");
         await sleep(Number(searchParams.get("ms")));
         return new Response("at last\n");
+      case "/relay":
+        return new Response(`${VERSION} ${await (await fetch(searchParams.get("to"))).text()}`);
       case "/refuse":
         return new Response("not here\n", { status: 403 });
       case "/hib":
@@ -82,6 +86,9 @@ export class Room extends DurableObject {
         break;
       case "life":
         ws.send(`life ${this.life}`);
+        break;
+      case "version":
+        ws.send(VERSION);
         break;
       case "attach":
         ws.serializeAttachment(rest[0]);
