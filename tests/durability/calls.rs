@@ -1,6 +1,8 @@
-//! Calls of cells on another node: what the cell hears of its caller.
+//! Calls of cells on another node: what the cell hears of its caller, and the caller of its errors.
 
 use std::time::Duration;
+
+use serde_json::{Value, json};
 
 use super::fleet::plan;
 use super::support::node::{Node, Site};
@@ -32,5 +34,67 @@ fn a_cell_hears_that_its_caller_on_another_node_has_given_up() {
             let heard = text(&owner, &heard)?;
             (heard == "AbortError: The client has disconnected.").then_some(())
         });
+    }
+}
+
+#[test]
+fn what_a_cell_throws_is_seen_at_another_node_as_at_its_own() {
+    let _machine = super::shared();
+    let site = Site::of("calls");
+    let owner = plan(&site, "owner").start();
+    assert_eq!(text(&owner, "/heard?cell=a").as_deref(), Some("nothing"));
+    let other = plan(&site, "other").start();
+    wait_for("a node that knows the other", LIMIT, || text(&other, "/heard?cell=a"));
+    for (what, seen) in [
+        (
+            "own",
+            json!(["TypeError", "TypeError: own", {
+                "cause": "RangeError RangeError: inner", "code": "number 42",
+                "extra": {"a": ["number 1", "Date 0"]}, "remote": "boolean true",
+            }]),
+        ),
+        (
+            "named",
+            json!(["Error", "Named: named", {
+                "code": "number 7", "name": "Named", "remote": "boolean true",
+            }]),
+        ),
+        (
+            "marks",
+            json!(["Error", "Error: marks", {
+                "durableObjectReset": "boolean true", "overloaded": "boolean true",
+                "remote": "boolean true", "retryable": "boolean true",
+            }]),
+        ),
+        (
+            "hidden",
+            json!(["SyntaxError", "SyntaxError: hidden", {
+                "hid": "number 1", "remote": "boolean true",
+            }]),
+        ),
+        (
+            "many",
+            json!(["AggregateError", "AggregateError: many", {
+                "errors": ["EvalError EvalError: one"], "remote": "boolean true",
+            }]),
+        ),
+        (
+            "bytes",
+            json!(["Error", "Error: bytes", {
+                "bytes": "20000 bytes, 1 different", "remote": "boolean true",
+            }]),
+        ),
+        ("large", json!(["Error", "Error: large", {"remote": "boolean true"}])),
+        ("function", json!(["Error", "Error: function", {"remote": "boolean true"}])),
+        ("string", json!(["Error", "Error: a string", {"remote": "boolean true"}])),
+    ] {
+        let path = format!("/thrown?cell=a&what={what}");
+        let [mut here, there] = [&owner, &other].map(|node| -> Value {
+            serde_json::from_str(&text(node, &path).expect("an answer")).expect("JSON")
+        });
+        // With the frames of the cell's stack.
+        assert_eq!(there, here, "{what}");
+        here.as_array_mut().expect("a list").remove(2);
+        assert_eq!(here, seen, "{what}");
     }
 }

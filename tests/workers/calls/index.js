@@ -4,6 +4,7 @@
 //   GET /error?cell=C&path=P the error of a call: [text, remote, retryable, overloaded, durableObjectReset]
 //   GET /give-up?cell=C      calls a cell that waits, and gives up after a moment: the error's text
 //   GET /own?cell=C          the error of a call with properties of its own: [text, properties]
+//   GET /thrown?cell=C&what=W  all that can be seen of an error: [class, text, frames of its stack, {property: value}]
 //   GET /request?cell=C&body=B[&stream][&length=N][&path=/moved]  what the cell gets: [method, url, headers, body]
 //   GET /through?cell=C&path=P  the answer of the cell
 //   GET /refused             the error of a fetch that nobody answers: [name, whether the connection was lost, retryable]
@@ -25,6 +26,33 @@ async function many(env, n) {
     return new Response(`${sent} ${error}`);
   }
   return new Response(`${sent} sent`);
+}
+
+class Named extends Error {
+  name = 'Named';
+  code = 7;
+}
+
+const ERRORS = {
+  own: () => Object.assign(new TypeError('own', { cause: new RangeError('inner') }), { code: 42, extra: { a: [1, new Date(0)] } }),
+  named: () => new Named('named'),
+  marks: () => Object.assign(new Error('marks'), { remote: false, retryable: true, overloaded: true, durableObjectReset: true }),
+  hidden: () => Object.defineProperty(new SyntaxError('hidden'), 'hid', { value: 1 }),
+  many: () => new AggregateError([new EvalError('one')], 'many'),
+  bytes: () => Object.assign(new Error('bytes'), { bytes: new Uint8Array(20_000).fill(7) }),
+  large: () => Object.assign(new Error('large'), { code: 'x'.repeat(40_000) }),
+  function: () => Object.assign(new Error('function'), { code: 1, call() {} }),
+  string: () => 'a string',
+};
+
+/** What a value is, with what JSON leaves out. */
+function shown(value) {
+  if (value instanceof Error) return `${value.constructor.name} ${value}`;
+  if (value instanceof Date) return `Date ${value.getTime()}`;
+  if (value instanceof Uint8Array) return `${value.length} bytes, ${new Set(value).size} different`;
+  if (Array.isArray(value)) return value.map(shown);
+  if (typeof value === 'object' && value !== null) return Object.fromEntries(Object.entries(value).map(([name, of]) => [name, shown(of)]));
+  return typeof value === 'string' ? value : `${typeof value} ${value}`;
 }
 
 export class Cell extends DurableObject {
@@ -52,6 +80,7 @@ export class Cell extends DurableObject {
         await scheduler.wait(1);
         throw new SyntaxError('thrown later');
       case '/abort': return this.ctx.abort('told to');
+      case '/thrown': throw ERRORS[searchParams.get('what')]();
       case '/own': throw Object.assign(new RangeError('own'), { code: 'E_OWN', of: { this: [1] } });
       case '/put-and-abort': return this.putAndAbort(searchParams.get('sync') !== null);
       case '/value': return new Response(`${await this.ctx.storage.get('value')}`);
@@ -121,6 +150,13 @@ export default {
       case '/own': {
         const error = await cell.fetch('http://cell/own').then(() => null, (reason) => reason);
         return Response.json([`${error}`, { ...error }]);
+      }
+      case '/thrown': {
+        const error = await cell.fetch(`http://cell/thrown?what=${search.get('what')}`).then(() => null, (reason) => reason);
+        const { stack, message, ...own } = Object.getOwnPropertyDescriptors(error);
+        const properties = Object.entries(own).map(([name, { value }]) => [name, shown(value)]).sort();
+        const frames = (stack?.value ?? '').split('\n').filter((line) => line.startsWith('    at '));
+        return Response.json([error.constructor.name, `${error}`, frames.length, Object.fromEntries(properties)]);
       }
       case '/through': return cell.fetch(`http://cell${search.get('path')}`);
       case '/refused': {
