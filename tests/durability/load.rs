@@ -111,11 +111,12 @@ fn write(client: &mut Client, cell: &Cell, writer: u64) -> Result<(), Option<Str
 }
 
 fn read(client: &mut Client, cell: &Cell) -> Result<(), Option<String>> {
-    let after = cell.ledger().last().saturating_sub(TAIL);
+    let known = cell.ledger().last();
+    let after = known.saturating_sub(TAIL);
     match client.ask("GET", &format!("/{}/rows?after={after}", cell.name)) {
         Ok(answer) if answer.status == 200 => {
             let shown = super::ledger::parse(&answer.text()).map_err(Some)?;
-            cell.ledger().sees(&shown);
+            cell.ledger().sees_at_least(known, &shown);
             Ok(())
         }
         Ok(answer) => Err(Some(format!("{} {}", answer.status, answer.text()))),
