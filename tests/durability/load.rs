@@ -110,7 +110,8 @@ fn write(client: &mut Client, cell: &Cell, writer: u64) -> Result<(), Option<Str
     }
 }
 
-fn read(client: &mut Client, cell: &Cell) -> Result<(), Option<String>> {
+/// Reads the last rows of a cell. `Err(None)`: the node is gone.
+pub fn read(client: &mut Client, cell: &Cell) -> Result<(), Option<String>> {
     let known = cell.ledger().last();
     let after = known.saturating_sub(TAIL);
     match client.ask("GET", &format!("/{}/rows?after={after}", cell.name)) {

@@ -25,6 +25,7 @@ mod owner;
 mod partition;
 mod relay;
 mod restore;
+mod rights;
 mod stall;
 mod store_faults;
 mod wall_clock;

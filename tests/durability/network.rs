@@ -151,6 +151,30 @@ impl Network {
         }
     }
 
+    /// From now on each answer of the store takes so long to the host.
+    ///
+    /// # Panics
+    /// It is not on loopback.
+    pub fn delay_answers(&self, host: &str, delay: Duration) {
+        self.relays()[host].to_store.delay_answers(delay);
+    }
+
+    /// From now on the store hears nothing of the host, which still gets the answers that are under
+    /// way.
+    ///
+    /// # Panics
+    /// It is not on loopback.
+    pub fn cut_questions(&self, host: &str) {
+        self.relays()[host].to_store.cut_questions();
+    }
+
+    fn relays(&self) -> MutexGuard<'_, BTreeMap<String, Relays>> {
+        match &self.ways {
+            Ways::Hosts { .. } => panic!("hosts have no relays"),
+            Ways::Loopback(hosts) => lock(hosts),
+        }
+    }
+
     /// It does again.
     pub fn heal_store(&self, host: &str) {
         match &self.ways {

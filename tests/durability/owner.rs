@@ -127,7 +127,7 @@ fn question(number: usize, cell: &Cell) -> (&'static str, String) {
 }
 
 /// The connection ends, or the answer is a refusal.
-fn assert_nothing_said(client: &mut Client) {
+pub fn assert_nothing_said(client: &mut Client) {
     if let Ok(answer) = client.receive() {
         let (status, text) = (answer.status, answer.text());
         assert!(status == 503, "the node that woke said {status}: {text:.300}");

@@ -4,7 +4,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How soon a stream notices that its way is cut, healed or over.
@@ -22,7 +22,18 @@ pub struct Relay {
 #[derive(Default)]
 struct State {
     is_cut: AtomicBool,
+    /// What comes back passes also while it is cut.
+    is_cut_there_only: AtomicBool,
+    /// For so long what comes back is on its way.
+    late_ms: AtomicU64,
     is_over: AtomicBool,
+}
+
+/// In which direction bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    There,
+    Back,
 }
 
 impl State {
@@ -30,10 +41,15 @@ impl State {
         self.is_over.load(Ordering::Relaxed)
     }
 
+    fn is_cut(&self, way: Way) -> bool {
+        let passes = way == Way::Back && self.is_cut_there_only.load(Ordering::Relaxed);
+        self.is_cut.load(Ordering::Relaxed) && !passes
+    }
+
     /// Stands still while the way is cut, but not for ever. Whether it is open again.
-    fn pass(&self) -> bool {
+    fn pass(&self, way: Way) -> bool {
         let begin = Instant::now();
-        while self.is_cut.load(Ordering::Relaxed) {
+        while self.is_cut(way) {
             if self.is_over() || begin.elapsed() > SILENCE {
                 return false;
             }
@@ -76,6 +92,18 @@ impl Relay {
         self.state.is_cut.store(true, Ordering::Relaxed);
     }
 
+    /// From now on what comes back is on its way for so long.
+    pub fn delay_answers(&self, delay: Duration) {
+        let ms = u64::try_from(delay.as_millis()).expect("not for ever");
+        self.state.late_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// As [`Self::cut`], but what comes back passes.
+    pub fn cut_questions(&self) {
+        self.state.is_cut_there_only.store(true, Ordering::Relaxed);
+        self.cut();
+    }
+
     /// They do again, those that wait first.
     pub fn heal(&self) {
         self.state.is_cut.store(false, Ordering::Relaxed);
@@ -95,7 +123,7 @@ fn join(
     state: &Arc<State>,
     find: &(impl Fn() -> Option<SocketAddr> + ?Sized),
 ) -> io::Result<()> {
-    if !state.pass() {
+    if !state.pass(Way::There) {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let far = TcpStream::connect(find().ok_or(io::ErrorKind::NotFound)?)?;
@@ -105,23 +133,26 @@ fn join(
     }
     let (back_from, back_to) = (far.try_clone()?, near.try_clone()?);
     let back = state.clone();
-    std::thread::spawn(move || copy(back_from, back_to, &back));
-    copy(near, far, state);
+    std::thread::spawn(move || copy(back_from, back_to, Way::Back, &back));
+    copy(near, far, Way::There, state);
     Ok(())
 }
 
 /// Until one side ends. Ends both then.
-fn copy(mut from: TcpStream, mut to: TcpStream, state: &State) {
+fn copy(mut from: TcpStream, mut to: TcpStream, way: Way, state: &State) {
     let mut piece = vec![0; 64 << 10];
-    while !state.is_over() && state.pass() {
+    while !state.is_over() && state.pass(way) {
         let got = match from.read(&mut piece) {
             Ok(0) => break,
             Ok(got) => got,
             Err(error) if is_late(&error) => continue,
             Err(_) => break,
         };
+        if way == Way::Back {
+            std::thread::sleep(Duration::from_millis(state.late_ms.load(Ordering::Relaxed)));
+        }
         // What was on its way when it was cut is on its way.
-        if !state.pass() || to.write_all(&piece[..got]).is_err() {
+        if !state.pass(way) || to.write_all(&piece[..got]).is_err() {
             break;
         }
     }
