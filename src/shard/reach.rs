@@ -1,6 +1,8 @@
 //! Where a node is reached: the addresses on which it listens, and the one that it tells the others.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use celld_core::lease::Record;
@@ -46,12 +48,12 @@ pub(crate) fn internal_address(
 /// Listening with `SO_REUSEPORT` would share the port with another celld of the same user without
 /// a word, so somebody who answers there is found out first. An ordinary bind would find too much:
 /// after a SIGKILL the kernel still closes the connections of the node before. Port 0 becomes a
-/// free one.
+/// free one, which nobody else is given meanwhile.
 pub(crate) fn check_address(address: SocketAddr) -> Result<SocketAddr, NodeError> {
     if address.port() == 0 {
-        return std::net::TcpListener::bind(address)
-            .and_then(|listener| listener.local_addr())
-            .map_err(|error| NodeError::Listen(address, error));
+        let mut free = address;
+        free.set_port(take_port(address).map_err(|error| NodeError::Listen(address, error))?);
+        return Ok(free);
     }
     let mut reached = address;
     if address.ip().is_unspecified() {
@@ -63,12 +65,66 @@ pub(crate) fn check_address(address: SocketAddr) -> Result<SocketAddr, NodeError
     let begin = Instant::now();
     while std::net::TcpStream::connect_timeout(&reached, ANSWER_LIMIT).is_ok() {
         if begin.elapsed() > LINGER_LIMIT {
-            return Err(NodeError::Listen(address, std::io::ErrorKind::AddrInUse.into()));
+            return Err(NodeError::Listen(address, io::ErrorKind::AddrInUse.into()));
         }
         std::thread::sleep(ANSWER_LIMIT / 6);
     }
     // Nobody there; what is wrong with the address otherwise, the listeners will say.
     Ok(address)
+}
+
+/// A free port, taken by a socket that shares it with listeners of this user, and does not listen. It
+/// is there for as long as the process, as its node is: until all listeners are open, a connection that
+/// anybody opens could be given the port.
+fn take_port(address: SocketAddr) -> io::Result<u16> {
+    match address {
+        SocketAddr::V4(address) => bind_shared(
+            libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: 0,
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+                sin_zero: [0; 8],
+            },
+            libc::AF_INET,
+        ),
+        SocketAddr::V6(address) => bind_shared(
+            libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: 0,
+                sin6_flowinfo: address.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+                sin6_scope_id: address.scope_id(),
+            },
+            libc::AF_INET6,
+        ),
+    }
+}
+
+/// `A` is the kernel's form of an address of `family`, with port 0.
+fn bind_shared<A>(address: A, family: libc::c_int) -> io::Result<u16> {
+    let checked = |result: libc::c_int| match result {
+        -1 => Err(io::Error::last_os_error()),
+        result => Ok(result),
+    };
+    let size = |of: usize| libc::socklen_t::try_from(of).expect("some bytes");
+    let yes: libc::c_int = 1;
+    // SAFETY: the call takes numbers, and what it returns is a descriptor of ours.
+    let socket = unsafe {
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+        OwnedFd::from_raw_fd(checked(libc::socket(family, kind, 0))?)
+    };
+    // SAFETY: both calls read as many bytes as they are told that there are.
+    unsafe {
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_REUSEPORT);
+        let len = size(size_of::<libc::c_int>());
+        checked(libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const yes).cast(), len))?;
+        let len = size(size_of::<A>());
+        checked(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
+    }
+    let port = std::net::TcpListener::from(socket.try_clone()?).local_addr()?.port();
+    // Not closed: see above.
+    let _kept = socket.into_raw_fd();
+    Ok(port)
 }
 
 /// Whether the others may be told `told`. A name counts as what it means on this machine; one that
@@ -164,6 +220,21 @@ mod tests {
     use celld_core::time::{Micros, Wall};
 
     use super::*;
+
+    #[test]
+    fn a_free_port_is_the_listeners_and_nobody_elses() {
+        for ip in ["127.0.0.1:0", "[::1]:0"] {
+            let address = check_address(ip.parse().expect("an address")).expect("a free port");
+            let error = std::net::TcpListener::bind(address).map(drop).expect_err("it is taken");
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+            rt::block_on(async {
+                let listeners = [rt::net::listen(address), rt::net::listen(address)];
+                let client = std::net::TcpStream::connect(address).expect("a listener");
+                assert!(listeners.iter().all(Result::is_ok));
+                drop(client);
+            });
+        }
+    }
 
     #[test]
     fn who_reaches_an_address() {
