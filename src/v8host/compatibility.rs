@@ -32,11 +32,12 @@ pub(crate) const WEBSOCKET_REPLIES: Flag = Flag {
     since: "2026-04-07",
 };
 
-/// Whether a flag of this name, as a configuration gives it, switches anything.
-pub fn switches(name: &str) -> bool {
+/// What a flag of this name, as a configuration gives it, contradicts. `None`: it switches nothing.
+pub fn opposite(name: &str) -> Option<&'static str> {
     [DELETE_ALL_DELETES_ALARM, WEBSOCKET_BLOBS, WEBSOCKET_REPLIES]
         .iter()
-        .any(|flag| flag.on == name || flag.off == name)
+        .flat_map(|flag| [(flag.on, flag.off), (flag.off, flag.on)])
+        .find_map(|(this, other)| (this == name).then_some(other))
 }
 
 impl Script {

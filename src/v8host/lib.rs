@@ -27,7 +27,7 @@ pub mod storage;
 mod turn;
 mod watchdog;
 
-pub use compatibility::switches;
+pub use compatibility::opposite;
 pub use host::{
     Answer, Body, CallId, CellSlot, Encoding, EventId, Failure, HostCall, Input, LogLevel,
     OpenCell, Origin, Redirect, Request, Response, SectionId, SocketEvent, SocketId, SocketMessage,

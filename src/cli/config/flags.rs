@@ -9,13 +9,19 @@ use crate::cli::spelling::nearest;
 /// Flags that ask for modules of Node.js.
 const NODE: [&str; 3] = ["nodejs_compat", "nodejs_compat_v2", "nodejs_als"];
 
-/// Keeps the flags that a Worker may give. One that nobody knows is a slip; one that switches
-/// nothing here is said to do so.
+/// Keeps the flags that a Worker may give. One that nobody knows is a slip, and so is one that is given
+/// twice or contradicts another; one that switches nothing here is said to do so.
 pub(super) fn check(flags: Vec<(Position, String)>, reader: &mut Reader) -> Vec<String> {
-    let mut kept = Vec::with_capacity(flags.len());
+    let mut kept: Vec<String> = Vec::with_capacity(flags.len());
     for (at, flag) in flags {
         let name = flag.as_str();
-        if NODE.contains(&name) {
+        let opposite = celld_v8host::opposite(name);
+        let contradicts = |other: &&String| Some(other.as_str()) == opposite;
+        if kept.contains(&flag) {
+            reader.problem(at, format!("the compatibility flag {flag:?} is given twice"));
+        } else if let Some(other) = kept.iter().find(contradicts) {
+            reader.problem(at, format!("the compatibility flags {other:?} and {flag:?} contradict each other; leave one out"));
+        } else if NODE.contains(&name) {
             reader.problem(at, format!("the compatibility flag {flag:?} is not supported: there are no modules of Node.js (node:*) in this version; leave it out, and packages that import such modules with it"));
         } else if name.starts_with("python_") {
             reader.problem(at, format!("the compatibility flag {flag:?} is not supported: Workers in Python are not served"));
@@ -24,7 +30,7 @@ pub(super) fn check(flags: Vec<(Position, String)>, reader: &mut Reader) -> Vec<
                 .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
             reader.problem(at, format!("the compatibility flag {flag:?} is not known{hint}"));
         } else {
-            if !celld_v8host::switches(name) {
+            if opposite.is_none() {
                 reader.notes.push(format!(
                     "the compatibility flag {flag:?} switches nothing in this version"
                 ));
@@ -397,6 +403,6 @@ mod tests {
     #[test]
     fn the_names_are_sorted_and_hold_those_that_switch_something() {
         assert!(NAMES.is_sorted());
-        assert!(NAMES.iter().any(|name| celld_v8host::switches(name)));
+        assert!(NAMES.iter().any(|name| celld_v8host::opposite(name).is_some()));
     }
 }

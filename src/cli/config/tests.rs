@@ -79,6 +79,16 @@ fn compatibility_flags_are_known_or_refused() {
         project.notes,
         ["the compatibility flag \"global_navigator\" switches nothing in this version"]
     );
+    for (others, words) in [
+        ("\"global_navigator\", \"global_navigator\"", "\"global_navigator\" is given twice"),
+        (
+            "\"delete_all_preserves_alarm\", \"delete_all_deletes_alarm\"",
+            "\"delete_all_preserves_alarm\" and \"delete_all_deletes_alarm\" contradict each other",
+        ),
+    ] {
+        let text = read(&flags(others), Purpose::Dev).expect_err(others);
+        assert!(text.starts_with("2:") && text.contains(words), "{text}");
+    }
     for (flag, words) in [
         ("delete_all_preserve_alarm", "did you mean \"delete_all_preserves_alarm\"?"),
         ("nonsense", "\"nonsense\" is not known"),
