@@ -23,7 +23,7 @@ use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::{Body, Incoming};
 use rustls::ClientConfig;
 
-pub use pool::{Counts, Limits, Pool};
+pub use pool::{Counts, Limits, Pool, Used};
 pub use tls::{TlsConfig, tls_config, tls_config_with};
 pub use upgrade::{Socket, Upgraded};
 

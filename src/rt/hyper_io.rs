@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use futures_io::{AsyncRead, AsyncWrite};
 use send_wrapper::SendWrapper;
 
+use crate::limit::Limit;
+
 /// What a read is offered first: most requests are smaller, and what is offered must be zeroed.
 const WINDOW_MIN: usize = 2 << 10;
 /// What a read is offered at most, when the ones before filled what they were offered.
@@ -82,12 +84,12 @@ impl<S: AsyncWrite + Unpin> hyper::rt::Write for HyperIo<S> {
 pub struct HyperTimer;
 
 /// Hyper asks for `Send`; the wrapper panics if another thread ever touches it, and none does.
-struct Sleep(SendWrapper<glommio::timer::Timer>);
+struct Sleep(SendWrapper<Limit>);
 
 impl Future for Sleep {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut *self.0).poll(cx).map(|_| ())
+        self.0.poll(cx)
     }
 }
 
@@ -95,10 +97,10 @@ impl hyper::rt::Sleep for Sleep {}
 
 impl hyper::rt::Timer for HyperTimer {
     fn sleep(&self, span: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
-        Box::pin(Sleep(SendWrapper::new(glommio::timer::Timer::new(span))))
+        self.sleep_until(Instant::now() + span)
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
-        self.sleep(deadline.saturating_duration_since(Instant::now()))
+        Box::pin(Sleep(SendWrapper::new(Limit::at(deadline))))
     }
 }

@@ -140,6 +140,36 @@ impl<B> Drop for Permit<B> {
     }
 }
 
+/// A connection that carries a response. Dropping it closes the connection.
+pub struct Used<B> {
+    sender: SendRequest<B>,
+    link: Rc<Link>,
+    permit: Permit<B>,
+}
+
+impl<B: 'static> Used<B> {
+    /// The connection is free again once the response's body has been read, as it mostly is now.
+    pub fn give_back(self) {
+        let Self { mut sender, link, permit } = self;
+        if sender.is_ready() {
+            return permit.give_back(sender, link);
+        }
+        spawn(async move {
+            if sender.ready().await.is_ok() {
+                permit.give_back(sender, link);
+            }
+        });
+    }
+}
+
+impl<B> Permit<B> {
+    fn give_back(self, sender: SendRequest<B>, link: Rc<Link>) {
+        if let Some(pool) = self.0.as_ref().and_then(Weak::upgrade) {
+            pool.put(sender, link);
+        }
+    }
+}
+
 impl<B> Clone for Pool<B> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
@@ -169,7 +199,20 @@ where
     ///
     /// # Errors
     /// The name, the connection, TLS or the exchange failed; the text says which.
-    pub async fn send(&self, mut request: Request<B>) -> Result<Response<Incoming>, SendError> {
+    pub async fn send(&self, request: Request<B>) -> Result<Response<Incoming>, SendError> {
+        let (response, used) = self.exchange(request).await?;
+        used.give_back();
+        Ok(response)
+    }
+
+    /// The same for who gives the connection back after the response's body, which costs less.
+    ///
+    /// # Errors
+    /// As [`Pool::send`].
+    pub async fn exchange(
+        &self,
+        mut request: Request<B>,
+    ) -> Result<(Response<Incoming>, Used<B>), SendError> {
         let permit = self.permit().await;
         loop {
             let (mut sender, link, reused) = match self.take() {
@@ -183,8 +226,8 @@ where
             };
             match sender.try_send_request(request).await {
                 Ok(response) => {
-                    self.give_back_when_ready(sender, link, permit);
-                    return Ok(response);
+                    self.watch();
+                    return Ok((response, Used { sender, link, permit }));
                 }
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if reused => request = unsent,
@@ -211,7 +254,7 @@ where
             }
             let (mut sender, link) = self.connect().await?;
             sender.ready().await.map_err(to_io)?;
-            self.put(sender, link);
+            self.0.put(sender, link);
         }
     }
 
@@ -263,28 +306,6 @@ where
             idle.retire();
         }
         None
-    }
-
-    /// The connection is free again once the response's body has been read.
-    fn give_back_when_ready(&self, mut sender: SendRequest<B>, link: Rc<Link>, permit: Permit<B>) {
-        let pool = Rc::downgrade(&self.0);
-        spawn(async move {
-            let ready = sender.ready().await.is_ok();
-            if let Some(pool) = pool.upgrade().filter(|_| ready) {
-                Pool(pool).put(sender, link);
-            }
-            drop(permit);
-        });
-        self.watch();
-    }
-
-    fn put(&self, sender: SendRequest<B>, link: Rc<Link>) {
-        let mut state = self.0.state.borrow_mut();
-        if state.idle.len() < self.0.limits.idle_max {
-            let since = Instant::now();
-            link.idle_since.set(Some(since));
-            state.idle.push(Idle { since, sender, link });
-        }
     }
 
     /// Drops what is closed or too old. Returns how many are left.
@@ -365,6 +386,15 @@ where
 }
 
 impl<B> Inner<B> {
+    fn put(&self, sender: SendRequest<B>, link: Rc<Link>) {
+        let mut state = self.state.borrow_mut();
+        if state.idle.len() < self.limits.idle_max {
+            let since = Instant::now();
+            link.idle_since.set(Some(since));
+            state.idle.push(Idle { since, sender, link });
+        }
+    }
+
     /// The server has closed a connection that was idle for `age`.
     fn learn(&self, age: Duration) {
         self.counts.closed_idle.fetch_add(1, Ordering::Relaxed);

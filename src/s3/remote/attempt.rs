@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use celld_core::retry::{Decision, Health, Retry};
 use celld_core::time::{Micros, Mono};
 use celld_rt as rt;
-use celld_rt::http_client::read_body;
+use celld_rt::http_client::{Used, read_body};
 use futures_util::future::{Either, select};
-use http::header::{DATE, HOST, HeaderValue};
+use http::header::DATE;
 use http::{Method, Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
@@ -71,9 +72,9 @@ impl Call<'_> {
             let ask = make();
             let within = Within { phase: limit, deadline };
             let attempt = match hedge_of(verb, &ask).filter(|_| self.remote.hedges) {
-                None => self.once(verb, &ask, within, &read).await,
+                None => self.once(verb, ask, within, &read).await,
                 // In a box: large, and of those only who want it.
-                Some(kind) => Box::pin(self.hedged(kind, verb, &ask, within, &read)).await,
+                Some(kind) => Box::pin(self.hedged(kind, verb, ask, within, &read)).await,
             };
             let failure = match attempt {
                 Ok(done) => return Ok(done),
@@ -100,14 +101,14 @@ impl Call<'_> {
         &self,
         kind: usize,
         verb: Verb,
-        ask: &Ask,
+        ask: Ask,
         within: Within,
         read: &impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let local = pool::of(self.remote, self.lane);
         let delay = local.hedges.borrow_mut()[kind].on_request();
         let begin = now();
-        let first = pin!(self.once(verb, ask, within, read));
+        let first = pin!(self.once(verb, ask.clone(), within, read));
         let result = match select(first, pin!(rt::sleep(delay.map_or(within.phase, span)))).await {
             Either::Left((result, _)) => result,
             Either::Right(((), first)) => {
@@ -134,7 +135,7 @@ impl Call<'_> {
     pub(super) async fn once<T>(
         &self,
         verb: Verb,
-        ask: &Ask,
+        ask: Ask,
         within: Within,
         read: impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
@@ -147,7 +148,7 @@ impl Call<'_> {
 
     async fn exchange<T>(
         &self,
-        ask: &Ask,
+        ask: Ask,
         within: Within,
         read: impl AsyncFn(Response<Incoming>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
@@ -157,13 +158,16 @@ impl Call<'_> {
             Failure::timed_out()
         };
         let sending = within.for_bytes(ask.body.len() as u64);
-        let response = rt::timeout(sending, self.send(ask)).await.map_err(late)??;
+        let (response, used) = rt::limited(sending, self.send(ask)).await.map_err(late)??;
         let reading = within.for_bytes(response.body().size_hint().lower());
         if response.status().is_success() {
-            return rt::timeout(reading, read(response)).await.map_err(late)?;
+            let done = rt::limited(reading, read(response)).await.map_err(late)?;
+            used.give_back();
+            return done;
         }
         let answer =
-            rt::timeout(reading, whole(response, ERROR_BYTES_MAX)).await.map_err(late)??;
+            rt::limited(reading, whole(response, ERROR_BYTES_MAX)).await.map_err(late)??;
+        used.give_back();
         Err(Failure::Refused(Box::new(Refusal::of(&*self.remote.dialect, &answer))))
     }
 
@@ -183,27 +187,24 @@ impl Call<'_> {
         Ok(())
     }
 
-    async fn send(&self, ask: &Ask) -> Result<Response<Incoming>, Failure> {
+    /// The connection may carry another request when what it carried was read.
+    async fn send(&self, ask: Ask) -> Result<(Response<Incoming>, Used<Full<Bytes>>), Failure> {
         let remote = self.remote;
         let unsigned = |error: &dyn std::fmt::Display| Failure::Unsigned(error.to_string());
-        let mut parts = ask.parts(remote.dialect.origin()).map_err(|error| unsigned(&error))?;
-        let host = parts.uri.authority().map_or("", http::uri::Authority::as_str);
-        let host = HeaderValue::from_str(host).map_err(|error| unsigned(&error))?;
-        parts.headers.insert(HOST, host);
+        let (mut parts, body) = ask.request(&remote.base).map_err(|error| unsigned(&error))?;
         let sent_ms = rt::wall_ms();
         let signed_ms = sent_ms.saturating_add_signed(remote.skew_ms.load(Ordering::Relaxed));
-        let signed = remote.signer.sign(&mut parts, &ask.body, signed_ms).await;
+        let signed = remote.signer.sign(&mut parts, &body, signed_ms).await;
         signed.map_err(|error| match error {
             CredentialError::Lapsed(text) => Failure::NotSent(io::Error::other(&*text)),
             CredentialError::Unavailable(_) | CredentialError::Unsignable(_) => unsigned(&error),
         })?;
-        if let Some(target) = parts.uri.path_and_query().cloned() {
-            parts.uri = Uri::from(target);
-        }
-        let request = Request::from_parts(parts, Full::new(ask.body.clone()));
-        let response = pool::of(remote, self.lane).pool.send(request).await?;
+        let uri = std::mem::take(&mut parts.uri).into_parts();
+        parts.uri = uri.path_and_query.map(Uri::from).unwrap_or_default();
+        let request = Request::from_parts(parts, Full::new(body));
+        let (response, used) = pool::of(remote, self.lane).pool.exchange(request).await?;
         remote.look_at_clock(sent_ms, &response);
-        Ok(response)
+        Ok((response, used))
     }
 }
 
@@ -305,7 +306,7 @@ pub(super) async fn whole(response: Response<Incoming>, max: u64) -> Result<Answ
     let is_error = !head.status.is_success();
     match read_body(body, max).await {
         Ok(Some(body)) => Ok(Answer { head, body }),
-        Ok(None) | Err(_) if is_error => Ok(Answer { head, body: bytes::Bytes::new() }),
+        Ok(None) | Err(_) if is_error => Ok(Answer { head, body: Bytes::new() }),
         Ok(None) => Err(Failure::TooLong(max)),
         Err(source) => Err(Failure::NoAnswer { reused: false, source }),
     }

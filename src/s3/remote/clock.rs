@@ -51,8 +51,17 @@ impl Civil {
 
 impl fmt::Display for Civil {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { year, month, day, hour, minute, second } = self;
-        write!(f, "{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
+        let Self { year, month, day, hour, minute, second } = *self;
+        let mut text = *b"00000000T000000Z";
+        let fields = [(0..4, year), (4..6, month), (6..8, day)];
+        let times = [(9..11, hour), (11..13, minute), (13..15, second)];
+        for (range, mut value) in fields.into_iter().chain(times) {
+            for digit in text[range].iter_mut().rev() {
+                *digit = b'0' + (value % 10) as u8;
+                value /= 10;
+            }
+        }
+        f.write_str(str::from_utf8(&text).expect("digits are ASCII"))
     }
 }
 

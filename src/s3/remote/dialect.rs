@@ -7,11 +7,15 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use celld_core::cas::{Etag, Guard};
-use http::header::{HeaderName, HeaderValue};
-use http::{HeaderMap, Method, request, response};
+use http::header::{HOST, HeaderName, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, Method, Uri, request, response, uri};
 
 use super::xml::XmlFault;
 use crate::Entry;
+
+/// Most requests have no more: length, condition, host, date, sum and signature.
+const HEADERS: usize = 6;
 
 /// A request before time and credentials: all that the store is asked.
 #[derive(Clone, Debug)]
@@ -21,6 +25,14 @@ pub(crate) struct Ask {
     pub target: String,
     pub headers: HeaderMap,
     pub body: Bytes,
+}
+
+/// What all requests to a store begin with.
+#[derive(Debug)]
+pub(crate) struct Base {
+    scheme: Option<Scheme>,
+    authority: Option<Authority>,
+    host: HeaderValue,
 }
 
 /// Which part of an object is read.
@@ -143,9 +155,21 @@ pub(crate) trait Dialect: Send + Sync {
     fn set_bare_etags(&self) {}
 }
 
+impl Base {
+    /// # Errors
+    /// Its host cannot be a header.
+    pub fn of(origin: Uri) -> std::io::Result<Self> {
+        let uri::Parts { scheme, authority, .. } = origin.into_parts();
+        let host = authority.as_ref().map_or("", Authority::as_str);
+        let host = HeaderValue::from_str(host).map_err(std::io::Error::other)?;
+        Ok(Self { scheme, authority, host })
+    }
+}
+
 impl Ask {
     pub fn new(method: Method, target: String) -> Self {
-        Self { method, target, headers: HeaderMap::new(), body: Bytes::new() }
+        let headers = HeaderMap::with_capacity(HEADERS);
+        Self { method, target, headers, body: Bytes::new() }
     }
 
     /// With a header. `text` is of our making and fit for one.
@@ -160,18 +184,21 @@ impl Ask {
         self
     }
 
-    /// The request to `origin`, to be signed.
+    /// The request to a store, to be signed, and its body.
     ///
     /// # Errors
     /// It has no spelling as a URI.
-    pub fn parts(&self, origin: &str) -> Result<request::Parts, http::Error> {
-        let mut uri = String::with_capacity(origin.len() + self.target.len());
-        uri.push_str(origin);
-        uri.push_str(&self.target);
-        let request = http::Request::builder().method(self.method.clone()).uri(uri).body(())?;
-        let (mut parts, ()) = request.into_parts();
-        parts.headers.clone_from(&self.headers);
-        Ok(parts)
+    pub fn request(self, base: &Base) -> Result<(request::Parts, Bytes), http::Error> {
+        let mut uri = uri::Parts::default();
+        uri.scheme.clone_from(&base.scheme);
+        uri.authority.clone_from(&base.authority);
+        uri.path_and_query = Some(PathAndQuery::try_from(self.target)?);
+        let (mut parts, ()) = http::Request::new(()).into_parts();
+        parts.method = self.method;
+        parts.uri = Uri::from_parts(uri)?;
+        parts.headers = self.headers;
+        parts.headers.insert(HOST, base.host.clone());
+        Ok((parts, self.body))
     }
 }
 

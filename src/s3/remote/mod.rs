@@ -38,7 +38,7 @@ use crate::location::{RemoteLocation, Scheme};
 use crate::options::{Lane, Limits, OpenOptions};
 use clock::Offset;
 use credentials::{Environment, Signer, SignerKind, Sources};
-use dialect::Dialect;
+use dialect::{Base, Dialect};
 use listing::Resume;
 use metrics::Metrics;
 
@@ -53,6 +53,7 @@ pub(crate) struct Remote {
     dialect: Box<dyn Dialect>,
     signer: Signer,
     origin: Origin,
+    base: Base,
     tls: TlsConfig,
     health: Mutex<Health>,
     /// Nothing is known against the store: the lock above need not be taken.
@@ -102,9 +103,10 @@ impl Remote {
             }
         };
         let fault = |what: String| OpenError::Option { url: url.clone(), what };
-        let origin = dialect.origin().parse::<Uri>().map_err(std::io::Error::other);
-        let origin = origin.and_then(|uri| Origin::of(&uri));
-        let origin = origin.map_err(|error| fault(format!("its endpoint is no URL: {error}")))?;
+        let uri = dialect.origin().parse::<Uri>().map_err(std::io::Error::other);
+        let found = uri.and_then(|uri| Ok((Origin::of(&uri)?, Base::of(uri)?)));
+        let (origin, base) =
+            found.map_err(|error| fault(format!("its endpoint is no URL: {error}")))?;
         refuse_proxy(&origin, |name| std::env::var(name).ok()).map_err(fault)?;
         let tls = match &options.ca_file {
             None => tls_config(),
@@ -119,6 +121,7 @@ impl Remote {
             prefix_bytes: location.prefix.len(),
             signer: Signer::new(signer, sources),
             origin,
+            base,
             tls,
             health: Mutex::new(health),
             is_clean: AtomicBool::new(true),

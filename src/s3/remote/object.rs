@@ -211,7 +211,7 @@ impl Call<'_> {
         };
         // Once. Whether it may be sent again, only a read can tell, and that is the caller's.
         let within = Within { phase: self.limits.deadline, deadline };
-        let failure = match self.once(Verb::PutIf, &ask, within, read).await {
+        let failure = match self.once(Verb::PutIf, ask, within, read).await {
             Ok(Some(etag)) => return Ok(CasOutcome::Applied(etag)),
             // It has applied, and a read will tell the version.
             Ok(None) => return Ok(self.unknown()),

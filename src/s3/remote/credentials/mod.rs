@@ -291,8 +291,8 @@ impl fmt::Debug for Credential {
 }
 
 /// A header that logs do not show.
-fn insert_secret(parts: &mut Parts, name: HeaderName, text: &str) -> Result<(), CredentialError> {
-    let mut value = HeaderValue::from_str(text)
+fn insert_secret(parts: &mut Parts, name: HeaderName, text: String) -> Result<(), CredentialError> {
+    let mut value = HeaderValue::try_from(text)
         .map_err(|_| CredentialError::Unsignable("a credential that no header can hold"))?;
     value.set_sensitive(true);
     parts.headers.insert(name, value);

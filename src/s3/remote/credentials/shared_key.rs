@@ -59,7 +59,7 @@ impl SharedKey {
         insert_date(parts, wall_ms);
         let signature = hmac::sign(&self.key, self.string_to_sign(parts, body)?.as_bytes());
         let text = STANDARD.encode_to_string(signature.as_ref());
-        insert_secret(parts, AUTHORIZATION, &format!("SharedKey {}:{text}", self.account))
+        insert_secret(parts, AUTHORIZATION, format!("SharedKey {}:{text}", self.account))
     }
 
     fn string_to_sign(&self, parts: &Parts, body: &Bytes) -> Result<String, CredentialError> {

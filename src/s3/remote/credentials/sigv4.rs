@@ -145,7 +145,7 @@ impl AccessKey {
             header.push_str(part);
         }
         push_hex(&mut header, signature.as_ref());
-        insert_secret(parts, AUTHORIZATION, &header)
+        insert_secret(parts, AUTHORIZATION, header)
     }
 
     /// The headers that the signature is about.
@@ -157,7 +157,7 @@ impl AccessKey {
             parts.headers.insert(HOST, host);
         }
         let stamp = HeaderValue::from_str(stamp).expect("digits and letters");
-        parts.headers.insert(&self.flavor.date, stamp);
+        parts.headers.insert(self.flavor.date.clone(), stamp);
         if let Some(token) = &self.token {
             parts.headers.insert(&self.flavor.token, token.clone());
         }
@@ -169,7 +169,7 @@ impl AccessKey {
             } else {
                 let mut hash = String::with_capacity(64);
                 push_hex(&mut hash, digest(&SHA256, body).as_ref());
-                HeaderValue::from_str(&hash).expect("hexadecimal digits")
+                HeaderValue::try_from(hash).expect("hexadecimal digits")
             };
             parts.headers.insert(&self.flavor.payload, hash);
         }
@@ -267,12 +267,16 @@ fn push_trimmed(text: &mut String, value: &str) {
     }
 }
 
-fn push_hex(text: &mut String, bytes: &[u8]) {
+/// Of a sum of SHA-256.
+fn push_hex(text: &mut String, sum: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    let mut digits = [0; 64];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(sum) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
     }
+    let digits = &digits[..sum.len() * 2];
+    text.push_str(str::from_utf8(digits).expect("digits are ASCII"));
 }
 
 #[cfg(test)]
