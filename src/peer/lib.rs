@@ -37,7 +37,7 @@ pub use frame::{CallId, CallKind, Code, More, Refusal};
 pub use hello::PROTOCOL;
 pub use link::{Address, Answer, Ask, Asked, Link};
 pub use mux::{Fate, Patience};
-pub use server::{Call, Refused, Reply, Server};
+pub use server::{Call, Passed, Refused, Reply, Server};
 
 /// Why bytes are no frame, or a frame cannot become bytes. The stream that held them is out of
 /// step for good: close the connection, and end its calls as unknown.

@@ -24,7 +24,7 @@ use crate::body::{BodyReader, BodyWriter, WholeError};
 use crate::connection::{Shared, Slot, drive};
 use crate::error::{CallError, Cause};
 use crate::frame::{CallKind, Code, More, Refusal};
-use crate::hello::{HELLO_LEN, check_hello, hello};
+use crate::hello::{HELLO_LEN, check_hello, hello, hello_to};
 use crate::identity::{Identity, Role};
 use crate::mux::{CALLS_MAX, Fate, HEADS_MAX, Patience, Side};
 use crate::operator::{OperatorReply, OperatorRequest};
@@ -76,6 +76,8 @@ pub struct Link(Rc<Inner>);
 struct Inner {
     identity: Rc<Identity>,
     address: Address,
+    /// The shard that is to serve the connection; `None`: any.
+    shard: Option<u16>,
     patience: Patience,
     state: RefCell<State>,
     waiting: RefCell<Vec<oneshot::Sender<Connected>>>,
@@ -128,11 +130,26 @@ impl Link {
         Self::with_patience(identity, address, Patience::NORMAL)
     }
 
+    /// To one shard of the node. If the node has none of this number, to any.
+    pub fn to_shard(identity: Rc<Identity>, address: Address, shard: u16) -> Self {
+        Self::make(identity, address, Some(shard), Patience::NORMAL)
+    }
+
     /// With another patience than [`Patience::NORMAL`].
     pub fn with_patience(identity: Rc<Identity>, address: Address, patience: Patience) -> Self {
+        Self::make(identity, address, None, patience)
+    }
+
+    fn make(
+        identity: Rc<Identity>,
+        address: Address,
+        shard: Option<u16>,
+        patience: Patience,
+    ) -> Self {
         Self(Rc::new(Inner {
             identity,
             address,
+            shard,
             patience,
             state: RefCell::new(State::Down),
             waiting: RefCell::default(),
@@ -307,14 +324,20 @@ impl Inner {
         let name = ServerName::try_from("celld").expect("a good name");
         let greeted = async {
             let mut stream = TlsStream::connect(socket, config, name).await?;
-            let theirs = greet(&mut stream).await?;
+            let theirs = match self.shard {
+                Some(shard) => greet(&mut stream, &hello_to(shard)).await?,
+                None => greet(&mut stream, &hello()).await?,
+            };
             io::Result::Ok((stream, theirs))
         };
         let (stream, theirs) = rt::timeout(GREETING_LIMIT, greeted)
             .await
             .map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
             .map_err(|error| Cause::of_opening(&error))?;
-        check_hello(&theirs).map_err(Cause::Protocol)?;
+        if check_hello(&theirs).map_err(Cause::Protocol)? {
+            let order = FrameError::Order("who answers wants to speak to a shard");
+            return Err(Cause::Protocol(order));
+        }
         let peer = self.identity.peer(stream.peer_certificates())?;
         let is_meant = peer.role == Role::Node
             && peer.node == self.address.node
@@ -346,9 +369,9 @@ impl Drop for Inner {
     }
 }
 
-/// Sends this side's greeting and reads the other's.
-pub(crate) async fn greet(stream: &mut TlsStream) -> io::Result<[u8; HELLO_LEN]> {
-    stream.write_all(&hello()).await?;
+/// Sends this side's greeting and reads the other's, as far as all versions have it.
+pub(crate) async fn greet(stream: &mut TlsStream, ours: &[u8]) -> io::Result<[u8; HELLO_LEN]> {
+    stream.write_all(ours).await?;
     stream.flush().await?;
     let mut theirs = [0; HELLO_LEN];
     stream.read_exact(&mut theirs).await?;

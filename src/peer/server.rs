@@ -1,13 +1,14 @@
 //! The internal listener: takes connections of nodes and operators of the fleet, and hands their
 //! calls to whoever answers them.
 //!
-//! Every shard listens on the same address and takes the connections that the kernel gives it. A
-//! call to a cell of another shard hops there once, over the mesh.
+//! Every shard listens on the same address and takes the connections that the kernel gives it. One
+//! whose caller wants to speak to another shard goes there as soon as it is known who the caller is
+//! ([`Server::place`]). A call to a cell of another shard hops there once, over the mesh.
 //!
 //! Invariant: what strangers send costs no more than [`HANDSHAKES_MAX`] handshakes at once, and
 //! does not keep the fleet out: the one that lasts longest makes room.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -18,16 +19,17 @@ use bytes::Bytes;
 use celld_core::time::Wall;
 use celld_rt as rt;
 use celld_rt::net::{TcpListener, TcpStream};
-use celld_rt::tls::TlsStream;
+use celld_rt::tls::{Detached, TlsStream};
 use event_listener::Event;
 use futures_lite::FutureExt as _;
+use futures_lite::io::AsyncReadExt as _;
 
 use crate::FrameError;
 use crate::body::{BodyReader, BodyWriter};
 use crate::connection::{Opened, Shared, Slot, drive};
 use crate::error::{CallError, Cause};
 use crate::frame::{CallKind, Code, More, Refusal};
-use crate::hello::check_hello;
+use crate::hello::{SHARD_LEN, check_hello, hello};
 use crate::identity::{Identity, Principal};
 use crate::link::{DEAD_HOST, greet};
 use crate::mux::{Patience, Side};
@@ -69,6 +71,7 @@ pub struct Server(Rc<Inner>);
 struct Inner {
     identity: Rc<Identity>,
     patience: Patience,
+    place: OnceCell<Place>,
     connections: RefCell<Vec<Weak<Shared>>>,
     /// The oldest first. Who is dropped here is dropped.
     handshakes: RefCell<VecDeque<Rc<Handshake>>>,
@@ -77,6 +80,25 @@ struct Inner {
     /// Something of the above has changed.
     changed: Event,
     refused: RefCell<Refused>,
+}
+
+/// Which shard a server is of, and the way to the others.
+struct Place {
+    shard: u16,
+    pass: Box<dyn Fn(u16, Passed) -> Option<Passed>>,
+}
+
+/// A connection on its way to the shard that its caller wants to speak to.
+pub struct Passed {
+    peer: Principal,
+    stream: Detached,
+}
+
+/// A connection whose other side is known.
+struct Met {
+    peer: Principal,
+    stream: TlsStream,
+    wanted: Option<u16>,
 }
 
 /// Connections that were not let in.
@@ -99,6 +121,7 @@ impl Server {
         Self(Rc::new(Inner {
             identity,
             patience,
+            place: OnceCell::new(),
             connections: RefCell::default(),
             handshakes: RefCell::default(),
             running: Cell::new(0),
@@ -127,6 +150,27 @@ impl Server {
             let handshake = inner.begin_handshake();
             rt::spawn(inner.clone().meet(socket, handshake, handler.clone()));
         }
+    }
+
+    /// This is the server of shard `shard`; `pass` gives a connection to the server of another one,
+    /// for [`Self::adopt`], or gives it back.
+    ///
+    /// # Panics
+    /// It has a place already.
+    pub fn place(&self, shard: u16, pass: impl Fn(u16, Passed) -> Option<Passed> + 'static) {
+        let place = Place { shard, pass: Box::new(pass) };
+        assert!(self.0.place.set(place).is_ok(), "a server has one place");
+    }
+
+    /// Takes a connection that another shard has met.
+    pub fn adopt<F: Future<Output = ()> + 'static>(
+        &self,
+        passed: Passed,
+        handler: impl Fn(Call) -> F + 'static,
+    ) {
+        let Passed { peer, stream } = passed;
+        let stream = TlsStream::attach(stream);
+        rt::spawn(self.0.clone().carry(peer, stream, Rc::new(handler)));
     }
 
     /// Takes no more connections and no more calls, and waits for those that are here.
@@ -201,15 +245,34 @@ impl Inner {
         let met = handshake.given_up().or(shaking).await;
         self.handshakes.borrow_mut().retain(|other| !Rc::ptr_eq(other, &handshake));
         self.changed.notify(usize::MAX);
-        let (shared, stream) = match met {
-            Ok(met) => met,
+        match met.and_then(|met| self.keep(met)) {
+            Ok(Some((peer, stream))) => self.carry(peer, stream, handler).await,
+            Ok(None) => {}
             Err(cause) => {
                 let mut refused = self.refused.borrow_mut();
                 refused.count += 1;
                 refused.last = Some(cause);
-                return;
             }
-        };
+        }
+    }
+
+    /// The connection, unless another shard gets it.
+    fn keep(&self, met: Met) -> Result<Option<(Principal, TlsStream)>, Cause> {
+        let Met { peer, stream, wanted } = met;
+        let elsewhere = wanted.zip(self.place.get()).filter(|(wanted, at)| *wanted != at.shard);
+        let Some((wanted, place)) = elsewhere else { return Ok(Some((peer, stream))) };
+        let stream = stream.detach().map_err(|error| Cause::of_use(&error))?;
+        let kept = (place.pass)(wanted, Passed { peer, stream });
+        Ok(kept.map(|Passed { peer, stream }| (peer, TlsStream::attach(stream))))
+    }
+
+    /// A connection that has been let in, to its last byte.
+    async fn carry<H, F>(self: Rc<Self>, peer: Principal, stream: TlsStream, handler: Rc<H>)
+    where
+        H: Fn(Call) -> F + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        let shared = Shared::new(Side::Answerer, self.patience, peer);
         self.connections.borrow_mut().push(Rc::downgrade(&shared));
         if self.is_stopping.get() {
             shared.go_away();
@@ -221,16 +284,21 @@ impl Inner {
         self.changed.notify(usize::MAX);
     }
 
-    async fn shake_hands(&self, socket: TcpStream) -> Result<(Rc<Shared>, TlsStream), Cause> {
+    async fn shake_hands(&self, socket: TcpStream) -> Result<Met, Cause> {
         let opening = |error: io::Error| Cause::of_opening(&error);
         rt::net::notice_dead_host(&socket, DEAD_HOST).map_err(opening)?;
         let config = self.identity.server(Wall::from_millis(rt::wall_ms()))?;
         let mut stream = TlsStream::accept(socket, config).await.map_err(opening)?;
         let peer = self.identity.peer(stream.peer_certificates())?;
         // The greeting goes out also to a side that cannot be understood: it can then say so.
-        let theirs = greet(&mut stream).await.map_err(opening)?;
-        check_hello(&theirs).map_err(Cause::Protocol)?;
-        Ok((Shared::new(Side::Answerer, self.patience, peer), stream))
+        let theirs = greet(&mut stream, &hello()).await.map_err(opening)?;
+        let mut wanted = None;
+        if check_hello(&theirs).map_err(Cause::Protocol)? {
+            let mut shard = [0; SHARD_LEN];
+            stream.read_exact(&mut shard).await.map_err(opening)?;
+            wanted = Some(u16::from_be_bytes(shard));
+        }
+        Ok(Met { peer, stream, wanted })
     }
 
     fn take<H, F>(self: &Rc<Self>, opened: Opened, handler: &Rc<H>)

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 pub use glommio::net::{TcpListener, TcpStream};
@@ -56,6 +56,18 @@ pub async fn connect(addresses: &[SocketAddr], limit: Duration) -> io::Result<Tc
         }
     }
     Err(last)
+}
+
+/// The same connection without the executor: what its ring has asked of the socket stays behind.
+pub(crate) fn detach(stream: &TcpStream) -> io::Result<OwnedFd> {
+    // SAFETY: the stream keeps its descriptor open through the call.
+    unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) }.try_clone_to_owned()
+}
+
+/// The connection, for the executor that runs this.
+pub(crate) fn attach(socket: OwnedFd) -> TcpStream {
+    // SAFETY: nobody else has this descriptor.
+    unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) }
 }
 
 /// Has the kernel end a connection whose other host has not answered for about `limit`, whether

@@ -10,6 +10,7 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -18,7 +19,7 @@ use futures_io::{AsyncRead, AsyncWrite};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use crate::net::TcpStream;
+use crate::net::{TcpStream, attach, detach};
 
 /// What one read takes from the socket: four of the largest records.
 const RECEIVE_BYTES: usize = 64 * 1024;
@@ -28,6 +29,14 @@ const UNSENT_MAX: usize = 64 * 1024;
 thread_local! {
     /// Between a read of the socket and the decryption, which nothing comes between.
     static RECEIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; RECEIVE_BYTES].into());
+}
+
+/// A [`TlsStream`] on its way to another executor.
+pub struct Detached {
+    socket: OwnedFd,
+    tls: Connection,
+    undecrypted: Vec<u8>,
+    unsent: Vec<u8>,
 }
 
 /// A socket that speaks TLS.
@@ -67,6 +76,22 @@ impl TlsStream {
     /// What the other side has shown, its own first.
     pub fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
         self.tls.peer_certificates()
+    }
+
+    /// Takes the connection off this executor, with all that has come and is to go.
+    ///
+    /// # Errors
+    /// The process has no descriptor left. The connection ends.
+    pub fn detach(mut self) -> io::Result<Detached> {
+        let socket = detach(&self.socket)?;
+        let unsent = self.unsent.split_off(self.sent);
+        Ok(Detached { socket, tls: self.tls, undecrypted: self.undecrypted, unsent })
+    }
+
+    /// The connection goes on on the executor that runs this.
+    pub fn attach(detached: Detached) -> Self {
+        let Detached { socket, tls, undecrypted, unsent } = detached;
+        Self { socket: attach(socket), tls, undecrypted, unsent, sent: 0 }
     }
 
     /// Gives back the memory of a connection that rests.
@@ -322,6 +347,41 @@ mod tests {
             }
             assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
             writing.join().await.expect("no panic");
+        });
+    }
+
+    #[test]
+    fn a_connection_goes_on_on_another_executor() {
+        let sent = bytes(300_000);
+        let all = sent.clone();
+        block_on(async {
+            let [client, server] = ends("here", "here").await;
+            let (mut client, mut server) = (client.expect("TLS"), server.expect("TLS"));
+            // A part of it is read here; what has come beyond that goes along.
+            client.write_all(&all[..20_000]).await.expect("a reader");
+            client.flush().await.expect("a reader");
+            let mut first = [0; 100];
+            server.read_exact(&mut first).await.expect("a writer");
+            assert_eq!(first, all[..100]);
+            let detached = server.detach().expect("a descriptor");
+            let (tell, told) = crate::oneshot::channel();
+            let there = move || async move {
+                let mut server = TlsStream::attach(detached);
+                let mut rest = Vec::new();
+                server.read_to_end(&mut rest).await.expect("a writer");
+                server.write_all(&rest[..5]).await.expect("a reader");
+                server.close().await.expect("a reader");
+                let _gone = tell.send(rest);
+            };
+            let floating = crate::Placement::Floating;
+            let thread = crate::spawn_thread("other", floating, std::time::Duration::ZERO, there);
+            client.write_all(&all[20_000..]).await.expect("a reader");
+            client.close().await.expect("a reader");
+            assert!(told.await.expect("all of it") == all[100..]);
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.expect("a writer");
+            assert_eq!(answer, all[100..105]);
+            thread.expect("a thread").join().expect("no panic");
         });
     }
 

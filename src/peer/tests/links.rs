@@ -2,7 +2,7 @@
 
 mod peers;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,8 +10,9 @@ use bytes::Bytes;
 use celld_core::time::Micros;
 use celld_peer::socket::{Close, Message};
 use celld_peer::tunnel::{Received, SendError, SocketReader, SocketWriter};
-use celld_peer::{CallKind, Cause, Code, Fate, Link, Patience, WriteError};
+use celld_peer::{Call, CallKind, Cause, Code, Fate, Link, Patience, Server, WriteError};
 use celld_rt as rt;
+use futures_lite::StreamExt as _;
 use peers::*;
 
 /// Runs a client beside a fresh server, and then stops the server, which must have let go of
@@ -398,4 +399,54 @@ fn a_link_that_rests_is_closed_and_opened_again() {
         call(&link, ECHO, "h", body(9)).await.expect("an answer");
     });
     node.stop(Stop::Drain);
+}
+
+#[test]
+fn a_link_to_a_shard_is_served_by_that_one() {
+    let answer = |name: &'static str| {
+        move |call: Call| async move {
+            call.reply.send(Bytes::from_static(name.as_bytes())).expect("a short head");
+        }
+    };
+    let (mut sender, mut passed) = rt::mpsc::channel(4);
+    let other = move || async move {
+        let server = Server::new(identity(&fleet(1), "server"));
+        let mut many = 0;
+        while let Some(passed) = passed.next().await {
+            server.adopt(passed, answer("one"));
+            many += 1;
+        }
+        server.drain().await;
+        many
+    };
+    let floating = rt::Placement::Floating;
+    let other = rt::spawn_thread("other", floating, Duration::ZERO, other).expect("a thread");
+    rt::block_on(async {
+        let server = Server::new(identity(&fleet(1), "server"));
+        let way = RefCell::new(sender.clone());
+        server.place(0, move |shard, passed| match shard {
+            1 => way.borrow_mut().try_send(passed).err().map(|error| error.into_inner()),
+            _ => Some(passed),
+        });
+        let listener = rt::net::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let serving = server.clone();
+        rt::spawn(async move { serving.serve(listener, answer("zero")).await });
+        let client = identity(&fleet(1), "client");
+        // There is no shard 2.
+        let to = |shard| Link::to_shard(client.clone(), address(at), shard);
+        let links = [to(0), to(1), to(2), Link::new(client.clone(), address(at))];
+        for (link, name) in links.iter().zip(["zero", "one", "zero", "zero"]) {
+            for _ in 0..3 {
+                let answer = link.ask(ask(ECHO, "h")).await.expect("sent").answer().await;
+                assert_eq!(answer.expect("an answer").head, name);
+            }
+        }
+        assert_eq!(server.connections(), 3);
+        sender.close_channel();
+        // Both have said farewell, and every call has its answer.
+        drop(links);
+        server.drain().await;
+    });
+    assert_eq!(other.join().expect("no panic"), Some(1));
 }
