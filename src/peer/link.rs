@@ -81,7 +81,9 @@ struct Inner {
     patience: Patience,
     state: RefCell<State>,
     waiting: RefCell<Vec<oneshot::Sender<Connected>>>,
-    /// Of the calls that wait.
+    /// Calls that wait, or were told and have not gone on yet: later ones wait behind them.
+    queued: Cell<usize>,
+    /// Of those calls.
     waiting_heads: Cell<usize>,
     pause: Cell<Duration>,
 }
@@ -153,6 +155,7 @@ impl Link {
             patience,
             state: RefCell::new(State::Down),
             waiting: RefCell::default(),
+            queued: Cell::new(0),
             waiting_heads: Cell::new(0),
             pause: Cell::new(PAUSE_FIRST),
         }))
@@ -236,8 +239,8 @@ impl Link {
         let wait_ms =
             ask.wait.map_or(0, |wait| u32::try_from(wait.as_millis().max(1)).unwrap_or(0));
         let shared = match self.up() {
-            Some(shared) => shared,
-            None => within(until, self.connected(ask.head.len()))
+            Some(shared) if self.0.queued.get() == 0 => shared,
+            Some(_) | None => within(until, self.connected(ask.head.len()))
                 .await
                 .unwrap_or_else(|| Err(CallError::not_sent(Cause::Deadline)))?,
         };
@@ -260,8 +263,11 @@ impl Link {
             State::Pausing(until, cause) if Instant::now() < *until => {
                 return Err(CallError::not_sent(cause.clone()));
             }
-            State::Up(shared) if shared.is_open() => return Ok(shared.clone()),
-            State::Up(_) | State::Down | State::Pausing(..) => true,
+            State::Up(shared) if shared.is_open() && inner.queued.get() == 0 => {
+                return Ok(shared.clone());
+            }
+            State::Up(shared) => !shared.is_open(),
+            State::Down | State::Pausing(..) => true,
             State::Opening => false,
         };
         let (tell, told) = oneshot::channel();
@@ -286,7 +292,8 @@ impl Inner {
         }
         waiting.push(tell);
         self.waiting_heads.set(heads);
-        Ok(Waiting { heads: &self.waiting_heads, head })
+        self.queued.set(self.queued.get() + 1);
+        Ok(Waiting { link: self, head })
     }
 
     async fn bring_up(self: Rc<Self>) {
@@ -307,9 +314,21 @@ impl Inner {
             }
         };
         *self.state.borrow_mut() = state;
-        for tell in self.waiting.take() {
-            // Who has gone away does not want to know.
-            let _gone = tell.send(told.clone());
+        loop {
+            for tell in self.waiting.take() {
+                // Who has gone away does not want to know.
+                let _gone = tell.send(told.clone());
+            }
+            // What is called meanwhile waits, so that it does not overtake those who were told.
+            rt::yield_now().await;
+            let is_mine = match (&*self.state.borrow(), &told) {
+                // If it has ended, they learn that they were not sent.
+                (State::Up(shared), Ok(mine)) => Rc::ptr_eq(shared, mine),
+                (State::Up(_) | State::Down | State::Opening | State::Pausing(..), _) => false,
+            };
+            if self.queued.get() == 0 || !is_mine {
+                return;
+            }
         }
     }
 
@@ -351,13 +370,15 @@ impl Inner {
 
 /// Counts a call that waits, also one that is given up.
 struct Waiting<'a> {
-    heads: &'a Cell<usize>,
+    link: &'a Inner,
     head: usize,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.heads.set(self.heads.get() - self.head);
+        let Inner { queued, waiting_heads, .. } = self.link;
+        queued.set(queued.get() - 1);
+        waiting_heads.set(waiting_heads.get() - self.head);
     }
 }
 

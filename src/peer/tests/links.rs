@@ -10,7 +10,7 @@ use bytes::Bytes;
 use celld_core::time::Micros;
 use celld_peer::socket::{Close, Message};
 use celld_peer::tunnel::{Received, SendError, SocketReader, SocketWriter};
-use celld_peer::{Call, CallKind, Cause, Code, Fate, Link, Patience, Server, WriteError};
+use celld_peer::{Ask, Call, CallKind, Cause, Code, Fate, Link, Patience, Server, WriteError};
 use celld_rt as rt;
 use futures_lite::StreamExt as _;
 use peers::*;
@@ -449,4 +449,46 @@ fn a_link_to_a_shard_is_served_by_that_one() {
         server.drain().await;
     });
     assert_eq!(other.join().expect("no panic"), Some(1));
+}
+
+#[test]
+fn calls_that_come_while_a_connection_opens_stay_in_order() {
+    rt::block_on(async {
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let server = Server::new(identity(&fleet(1), "server"));
+        let listener = rt::net::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let (serving, there) = (server.clone(), seen.clone());
+        let answer = move |call: Call| {
+            there.borrow_mut().push(call.head.clone());
+            async move { call.reply.send(Bytes::new()).expect("a short head") }
+        };
+        rt::spawn(async move { serving.serve(listener, answer).await });
+        let link = Link::new(identity(&fleet(1), "client"), address(at));
+        let send = |n: u8| {
+            let link = link.clone();
+            let ask = Ask { kind: ECHO, head: Bytes::from(vec![n]), wait: None };
+            rt::spawn_joined(async move { link.ask(ask).await.expect("sent").answer().await })
+        };
+        // Some wait for the connection, and some come as soon as it is there.
+        let mut sent: Vec<_> = (0..50).map(send).collect();
+        until_next(|| link.is_up()).await;
+        sent.extend((50..60).map(send));
+        rt::yield_now().await;
+        sent.extend((60..70).map(send));
+        for sent in sent {
+            sent.join().await.expect("no panic").map(|_| ()).expect("an answer");
+        }
+        let heads: Vec<u8> = seen.borrow().iter().flat_map(|head| head.to_vec()).collect();
+        assert_eq!(heads, (0..70).collect::<Vec<_>>());
+        drop(link);
+        server.drain().await;
+    });
+}
+
+/// Until it is so, and no task later than that.
+async fn until_next(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        rt::yield_now().await;
+    }
 }
