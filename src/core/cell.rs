@@ -60,7 +60,8 @@ impl CellId {
         for byte in self.id.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
-        // The high bits of FNV are the mixed ones; a modulo of the low ones would be uneven.
+        // The high bits of FNV are the mixed ones; a modulo of the low ones would be uneven. And so
+        // the cells of one shard are of neighbouring ones where there are more or fewer shards.
         ((u128::from(hash) * shards as u128) >> 64) as usize
     }
 }

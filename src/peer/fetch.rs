@@ -9,6 +9,7 @@
 use bytes::{BufMut, Bytes};
 use celld_core::cell::CellId;
 use celld_core::epoch::{Epoch, FencingToken};
+use celld_core::node::SessionId;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::FrameError;
@@ -33,6 +34,27 @@ pub struct FetchHead {
     /// Names may repeat.
     pub headers: HeaderMap,
     /// What follows.
+    pub content: Content,
+}
+
+/// The head of a request whose parts belong to who sends it.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchParts<'a> {
+    /// As in [`FetchHead`].
+    pub cell: &'a CellId,
+    /// As in [`FetchHead`].
+    pub class: &'a str,
+    /// As in [`FetchHead`].
+    pub name: Option<&'a str>,
+    /// As in [`FetchHead`].
+    pub token: Option<(Epoch, &'a SessionId)>,
+    /// As in [`FetchHead`].
+    pub method: &'a Method,
+    /// As in [`FetchHead`].
+    pub url: &'a str,
+    /// As in [`FetchHead`].
+    pub headers: &'a HeaderMap,
+    /// As in [`FetchHead`].
     pub content: Content,
 }
 
@@ -96,22 +118,10 @@ impl FetchHead {
     /// # Errors
     /// A part is too long to be said. The head as a whole is checked when the call is opened.
     pub fn encode(&self) -> Result<Bytes, FrameError> {
-        let mut out = Vec::with_capacity(256);
-        put_cell(&mut out, &self.cell)?;
-        put_bytes(&mut out, "the name of a class", self.class.as_bytes())?;
-        put_option(&mut out, self.name.as_deref(), |out, name| {
-            put_bytes(out, "the name of a cell", name.as_bytes())
-        })?;
-        put_option(&mut out, self.token.as_ref(), |out, token| {
-            out.put_u64(token.epoch.get());
-            put_session(out, &token.session);
-            Ok(())
-        })?;
-        put_bytes(&mut out, "a method", self.method.as_str().as_bytes())?;
-        put_bytes(&mut out, "a URL", self.url.as_bytes())?;
-        self.content.append(&mut out);
-        append_headers(&mut out, &self.headers)?;
-        Ok(out.into())
+        let Self { cell, class, name, token, method, url, headers, content } = self;
+        let name = name.as_deref();
+        let token = token.as_ref().map(|token| (token.epoch, &token.session));
+        FetchParts { cell, class, name, token, method, url, headers, content: *content }.encode()
     }
 
     /// From bytes. Values of headers share them.
@@ -139,6 +149,31 @@ impl FetchHead {
             content: Content::read(&mut reader)?,
             headers: read_headers(head, reader)?,
         })
+    }
+}
+
+impl FetchParts<'_> {
+    /// As [`FetchHead::encode`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn encode(&self) -> Result<Bytes, FrameError> {
+        let mut out = Vec::with_capacity(512);
+        put_cell(&mut out, self.cell)?;
+        put_bytes(&mut out, "the name of a class", self.class.as_bytes())?;
+        put_option(&mut out, self.name, |out, name| {
+            put_bytes(out, "the name of a cell", name.as_bytes())
+        })?;
+        put_option(&mut out, self.token, |out, (epoch, session)| {
+            out.put_u64(epoch.get());
+            put_session(out, session);
+            Ok(())
+        })?;
+        put_bytes(&mut out, "a method", self.method.as_str().as_bytes())?;
+        put_bytes(&mut out, "a URL", self.url.as_bytes())?;
+        self.content.append(&mut out);
+        append_headers(&mut out, self.headers)?;
+        Ok(out.into())
     }
 }
 
@@ -262,7 +297,6 @@ fn read_headers(head: &Bytes, mut reader: Reader<'_>) -> Result<HeaderMap, Frame
 
 #[cfg(test)]
 mod tests {
-    use celld_core::node::SessionId;
     use proptest::prelude::*;
 
     use super::*;

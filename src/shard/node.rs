@@ -27,7 +27,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use crate::deployment::{self, Deployment};
 use crate::drain::{Board, end_long_turns};
 use crate::fleet::members::Members;
-use crate::fleet::{self, Fleet, answer};
+use crate::fleet::{self, Fleet, Place, answer};
 use crate::identity::Identity;
 use crate::ingress;
 use crate::lease;
@@ -294,11 +294,18 @@ fn join_fleet(
     record: &FleetRecord,
     listen: Option<SocketAddr>,
 ) -> Result<(), NodeError> {
-    let fleet = Fleet::new(record, &shard.facts.me, shard.members.clone())
+    let place = Place { shard: shard.index, shards: shard.facts.shards };
+    let fleet = Fleet::new(record, &shard.facts.me, place, shard.members.clone())
         .map_err(|error| NodeError::Fleet(error.to_string()))?;
     let server = fleet.server.clone();
     let is_first = shard.fleet.set(fleet).is_ok();
     assert!(is_first, "a node joins its fleet once");
+    let index = u16::try_from(shard.index).expect("a machine has fewer cores");
+    let way = Rc::downgrade(shard);
+    server.place(index, move |to, passed| match way.upgrade() {
+        Some(shard) => router::pass(&shard, to, passed),
+        None => Some(passed),
+    });
     if let Some(address) = listen {
         let listener =
             rt::net::listen(address).map_err(|error| NodeError::Listen(address, error))?;

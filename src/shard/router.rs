@@ -9,7 +9,10 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
+use celld_core::cell::CellId;
+use celld_core::ownership::Route;
 use celld_core::route::Refusal;
+use celld_peer::Passed;
 use celld_rt as rt;
 use celld_v8host::{Encoding, Failure, Redirect, Target};
 use futures_util::StreamExt as _;
@@ -20,10 +23,11 @@ use rustc_hash::FxHashMap;
 use crate::body::{Answered, Asked, Flow, Outcome, failure};
 use crate::cell::Via;
 use crate::coding::Coding;
+use crate::fleet::answer;
 use crate::host::Reply;
 use crate::operator::{ShardAsk, Tell};
 use crate::pulled::{Pulled, Sink, Source};
-use crate::shard::Shard;
+use crate::shard::{Shard, now};
 use crate::websocket::tunnel::{self, Tunnels};
 
 /// Messages that wait for a peer, beyond the queue itself, before requests are refused: a few times
@@ -50,6 +54,14 @@ pub(crate) enum Message {
         call: u64,
         why: Refusal,
     },
+    /// A stub's next calls to the cell of this call need not come this way.
+    Shorter {
+        call: u64,
+        cell: CellId,
+        route: Route,
+    },
+    /// A connection of another node, which wants to speak to this shard.
+    Peer(Box<Passed>),
     /// What an operator wants.
     Operate(ShardAsk, Tell),
     Pull {
@@ -200,6 +212,26 @@ pub(crate) fn send_fetch(
     peers.send(peer, Message::Fetch { call, target, request, via });
 }
 
+/// Gives a connection to the shard that its caller wants to speak to; it comes back if there is
+/// none, or the way there is full.
+pub(crate) fn pass(shard: &Shard, to: u16, passed: Passed) -> Option<Passed> {
+    let (peers, to) = (&shard.peers, usize::from(to));
+    if peers.is_full(to) {
+        return Some(passed);
+    }
+    peers.send(to, Message::Peer(Box::new(passed)));
+    None
+}
+
+/// Tells the shard that asked where its request has been, if it can go there by itself.
+pub(crate) fn tell_route(shard: &Shard, reply: &Reply, cell: CellId, route: Route) {
+    if let Reply::Shard(_, peer, call) = reply
+        && !shard.peers.is_full(*peer)
+    {
+        shard.peers.send(*peer, Message::Shorter { call: *call, cell, route });
+    }
+}
+
 /// Asks another shard for an operator; not if the way there is full.
 pub(crate) fn send_operator(shard: &Shard, peer: usize, asked: ShardAsk, tell: Tell) -> bool {
     let peers = &shard.peers;
@@ -301,6 +333,20 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
         Message::Abandon { call } => {
             let is_asker = |reply: &Reply| matches!(reply, Reply::Shard(_, from, number) if (*from, *number) == (peer, call));
             shard.abandon(is_asker);
+        }
+        Message::Shorter { call, cell, route } => {
+            let calls = peers.calls.borrow();
+            if let Some((_, Reply::Call(host, _))) = calls.get(&call)
+                && let Some(host) = host.upgrade()
+            {
+                host.direct.learn(cell, route, now());
+            }
+        }
+        Message::Peer(passed) => {
+            // Nobody knows of a node before all its shards have joined.
+            let Some(fleet) = shard.fleet.get() else { return };
+            let shard = shard.clone();
+            fleet.server.adopt(*passed, move |call| answer::answer(shard.clone(), call));
         }
         Message::Operate(asked, tell) => shard.operate(asked, tell),
         Message::Pull { stream } => pull(shard, peer, stream),

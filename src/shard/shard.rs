@@ -30,6 +30,7 @@ use crate::cell::{Cell, Via, Wanted};
 use crate::client::Client;
 use crate::drain::Leaving;
 use crate::fleet::Fleet;
+use crate::fleet::direct::Direct;
 use crate::fleet::forward::{self, Destination};
 use crate::fleet::members::Members;
 use crate::host::{Host, Reply};
@@ -47,6 +48,11 @@ pub(crate) fn now() -> Mono {
 /// The clock of the world, as the machines of `core` want it.
 pub(crate) fn wall() -> Wall {
     Wall::from_millis(rt::wall_ms())
+}
+
+fn no_name(target: &Target) -> Failure {
+    let text = format!("not the name of a Durable Object: {}/{}", target.namespace, target.id);
+    failure("TypeError", text)
 }
 
 /// 128 random bits.
@@ -204,12 +210,35 @@ impl Shard {
         }
     }
 
+    /// Sends the request of a stub to its cell: here, on the shard that owns it, or on another node
+    /// where `direct` knows it.
+    pub fn fetch_of_stub(
+        self: &Rc<Self>,
+        direct: &Direct,
+        stub: u64,
+        target: Target,
+        asked: Asked,
+        reply: Reply,
+    ) {
+        let Some(id) = CellId::new(&target.namespace, &target.id) else {
+            return reply.send(Err(no_name(&target)));
+        };
+        let owner = id.shard(self.facts.shards);
+        if owner == self.index {
+            return self.enter(id, target, asked, reply, Via::Client);
+        }
+        let Some(route) = direct.route(&id, stub, now()) else {
+            direct.goes_around(stub);
+            return crate::router::send_fetch(self, owner, target, asked, reply, Via::Client);
+        };
+        let wanted = Box::new(Wanted::new(asked, reply, Via::Client));
+        forward::send(self.clone(), target, Destination::Owner(route), wanted);
+    }
+
     /// Sends a request to a cell, here or on the shard that owns it.
     pub fn fetch_cell(self: &Rc<Self>, target: Target, asked: Asked, reply: Reply, via: Via) {
         let Some(id) = CellId::new(&target.namespace, &target.id) else {
-            let text =
-                format!("not the name of a Durable Object: {}/{}", target.namespace, target.id);
-            return reply.send(Err(failure("TypeError", text)));
+            return reply.send(Err(no_name(&target)));
         };
         let owner = id.shard(self.facts.shards);
         if owner == self.index {
@@ -246,6 +275,17 @@ impl Shard {
         let Some(id) = CellId::new(&target.namespace, &target.id) else {
             unreachable!("it was a name before")
         };
+        let owner = id.shard(self.facts.shards);
+        if owner != self.index {
+            // It was sent from here directly, by a route that is not good any more.
+            let Wanted { asked, reply, via, .. } = wanted;
+            if let Reply::Call(host, _) = &reply
+                && let Some(host) = host.upgrade()
+            {
+                host.direct.forget(&id);
+            }
+            return crate::router::send_fetch(self, owner, target, asked, reply, via);
+        }
         let cell = self.cell(id, &target.class);
         cell.learn_name(target.name);
         cell.wait_for(wanted);

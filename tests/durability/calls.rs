@@ -98,3 +98,23 @@ fn what_a_cell_throws_is_seen_at_another_node_as_at_its_own() {
         assert_eq!(here, seen, "{what}");
     }
 }
+
+#[test]
+fn calls_on_one_stub_arrive_in_order_while_the_way_to_their_cell_becomes_known() {
+    let _machine = super::shared();
+    let site = Site::of("calls");
+    let owner = plan(&site, "owner").flag("--shards", "3").start();
+    let other = plan(&site, "other").flag("--shards", "3").start();
+    let sent: Vec<_> = (0..16).map(|n| n.to_string()).collect();
+    for cell in ["a", "b", "c", "d", "e", "f"] {
+        assert!(text(&owner, &format!("/heard?cell={cell}")).is_some());
+        wait_for("a node that knows the other", LIMIT, || {
+            text(&other, &format!("/heard?cell={cell}"))
+        });
+        let order = format!("/order?cell={cell}&n={}", sent.len());
+        // Each on a connection of its own, so that each shard learns the way.
+        for _ in 0..12 {
+            assert_eq!(text(&other, &order), Some(sent.join(",")), "cell {cell}");
+        }
+    }
+}

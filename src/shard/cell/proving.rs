@@ -58,7 +58,8 @@ impl Cell {
 
     /// Holds a call until all that this cell has committed so far is proven.
     pub fn hold(self: &Rc<Self>, host: &Rc<Host>, call: HostCall) {
-        let mut effects = Vec::new();
+        // One at most: an empty one would grow to four, of some hundred bytes each.
+        let mut effects = Vec::with_capacity(1);
         {
             let mut state = self.state.borrow_mut();
             if let Phase::Live(live) = &mut state.phase {

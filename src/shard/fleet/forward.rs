@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use celld_core::cell::CellId;
-use celld_core::epoch::FencingToken;
 use celld_core::node::NodeId;
 use celld_core::ownership::Route;
 use celld_core::route::{self, CallError, GaveUp, Next, after_failure};
 use celld_core::time::Micros;
-use celld_peer::fetch::{Content, FetchHead, FetchReply};
+use celld_peer::fetch::{Content, FetchParts, FetchReply};
 use celld_peer::mux::Fate;
 use celld_peer::{Ask, BodyReader, BodyWriter, CallKind, Cause, Code, Link};
 use celld_rt as rt;
@@ -27,6 +26,7 @@ use crate::cell::Wanted;
 use crate::coding;
 use crate::fleet::Fleet;
 use crate::host::{Reply, gone_first};
+use crate::router;
 use crate::shard::{Shard, now};
 use crate::websocket::{self, handshake};
 
@@ -96,7 +96,12 @@ pub(crate) fn send(shard: Rc<Shard>, target: Target, to: Destination, mut wanted
         // Who has given up took the reply away.
         let Some(reply) = fleet.sent.take(number) else { return };
         match ended {
-            Some(Some(outcome)) => reply.send(outcome),
+            Some(Some(outcome)) => {
+                if outcome.is_ok() {
+                    tell_route(&shard, fleet, &target, &to, &reply);
+                }
+                reply.send(outcome);
+            }
             Some(None) => {
                 wanted.reply = reply;
                 shard.enter_again(target, *wanted);
@@ -104,6 +109,16 @@ pub(crate) fn send(shard: Rc<Shard>, target: Target, to: Destination, mut wanted
             None => {}
         }
     });
+}
+
+/// Who has asked from another shard may ask the owner by itself, if it has a link there.
+fn tell_route(shard: &Shard, fleet: &Fleet, target: &Target, to: &Destination, reply: &Reply) {
+    if let (Destination::Owner(route), Reply::Shard(..)) = (to, reply)
+        && fleet.is_direct(&route.owner.node)
+        && let Some(cell) = CellId::new(&target.namespace, &target.id)
+    {
+        router::tell_route(shard, reply, cell, route.clone());
+    }
 }
 
 /// `None`: the request has not run, and its time to start again has come.
@@ -170,7 +185,9 @@ async fn call(
         Destination::Owner(route) => Some(&route.owner.session),
         Destination::Placed(_) => None,
     };
-    let Some(link) = fleet.link(to.node(), session) else { return Err(CallError::NotSent) };
+    let Some(link) = fleet.link(to.node(), session, cell) else {
+        return Err(CallError::NotSent);
+    };
     let Ok(head) = head(cell, target, to, wanted).encode() else {
         let text = "the request has too long a head to be sent to another node";
         return Ok(Err(failure("TypeError", text)));
@@ -257,26 +274,29 @@ async fn open_socket(link: &Link, ask: Ask) -> Result<Outcome, CallError> {
     }))
 }
 
-fn head(cell: &CellId, target: &Target, to: &Destination, wanted: &Wanted) -> FetchHead {
+fn head<'a>(
+    cell: &'a CellId,
+    target: &'a Target,
+    to: &'a Destination,
+    wanted: &'a Wanted,
+) -> FetchParts<'a> {
     let asked = &wanted.asked;
     // A body that flows can be sent once.
     let is_first = wanted.attempt.failures == 0 && !matches!(asked.body, Flow::Stream(..));
     let token = match to {
         // An owner that has put the cell to rest refuses the first time. If the record names it all
         // the same, it is to take the cell back.
-        Destination::Owner(route) if is_first => {
-            Some(FencingToken { epoch: route.epoch, session: route.owner.session.clone() })
-        }
+        Destination::Owner(route) if is_first => Some((route.epoch, &route.owner.session)),
         Destination::Owner(_) | Destination::Placed(_) => None,
     };
-    FetchHead {
-        cell: cell.clone(),
-        class: target.class.clone(),
-        name: target.name.clone(),
+    FetchParts {
+        cell,
+        class: &target.class,
+        name: target.name.as_deref(),
         token,
-        method: asked.method.clone(),
-        url: asked.url.clone(),
-        headers: asked.headers.clone(),
+        method: &asked.method,
+        url: &asked.url,
+        headers: &asked.headers,
         content: if asks_for_socket(wanted) { Content::Messages } else { content(&asked.body) },
     }
 }

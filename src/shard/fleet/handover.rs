@@ -35,7 +35,7 @@ pub(crate) async fn hand_to(
         );
         Refused::for_now("not_taken", words)
     };
-    let link = shard.fleet.get().and_then(|fleet| fleet.link(to, None));
+    let link = shard.fleet.get().and_then(|fleet| fleet.link(to, None, &cell.id));
     let Some(link) = link else { return Err(not_taken(&"it cannot be reached from here")) };
     let target = cell.target();
     let head = TakeHead { cell: cell.id.clone(), class: target.class, name: target.name };

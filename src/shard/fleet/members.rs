@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ const PREFIX: &str = "nodes/";
 pub(crate) struct Members {
     watch: Mutex<Watch>,
     live: Mutex<Arc<Vec<Record>>>,
+    /// Counts the looks, so that who has seen the last one need not look again.
+    looks: AtomicU64,
     /// That the nodes cannot be read.
     is_told: AtomicBool,
     /// Nodes of which the log says that they speak another protocol.
@@ -79,6 +81,7 @@ impl Members {
         Self {
             watch: Mutex::new(Watch::new(ttl)),
             live: Mutex::default(),
+            looks: AtomicU64::new(1),
             is_told: AtomicBool::new(false),
             strangers: Mutex::default(),
         }
@@ -91,6 +94,11 @@ impl Members {
     /// The nodes whose leases were live a moment ago, this one among them.
     pub fn live(&self) -> Arc<Vec<Record>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Another number than before: [`Self::live`] may have changed. Never zero.
+    pub fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Acquire)
     }
 
     /// Why `owner` takes no requests from this node, if that is known.
@@ -145,6 +153,7 @@ impl Members {
         let live: Vec<_> = self.watch().live(now()).cloned().collect();
         self.tell_strangers(&live);
         *self.live.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+        self.looks.fetch_add(1, Ordering::Release);
         nodes.len()
     }
 

@@ -2,12 +2,15 @@
 //!
 //! The way of a request for a cell of another node: `shard` (is the cell here, or its route known?)
 //! → `cell`, `activation` (who owns it?) → [`forward`] → `peer/link` → there [`answer`] → `shard` →
-//! `cell`. A request is forwarded once: who gets one that is not its own refuses it.
+//! `cell`. A request is forwarded once: who gets one that is not its own refuses it. Which shards
+//! speak to which is in [`lanes`].
 
 pub(crate) mod answer;
+pub(crate) mod direct;
 pub(crate) mod forward;
 pub(crate) mod handover;
 pub(crate) mod join;
+mod lanes;
 pub(crate) mod members;
 
 use std::cell::RefCell;
@@ -20,19 +23,19 @@ use celld_core::node::{NodeId, SessionId};
 use celld_core::ownership::{Owner, Route};
 use celld_core::route::{ROUTES_MAX, Routes};
 use celld_peer::identity::{Identity, IdentityError, Principal, Role};
-use celld_peer::{Address, Link, Server};
-use rustc_hash::FxHashMap;
+use celld_peer::{Link, Server};
 
 use crate::shard::now;
 use forward::Sent;
+use lanes::Lanes;
+pub(crate) use lanes::Place;
 use members::Members;
 
 /// Of one shard.
 pub(crate) struct Fleet {
     pub members: Arc<Members>,
     pub server: Server,
-    identity: Rc<Identity>,
-    links: RefCell<FxHashMap<NodeId, Link>>,
+    lanes: RefCell<Lanes>,
     routes: RefCell<Routes<CellId>>,
     pub sent: Sent,
 }
@@ -43,6 +46,7 @@ impl Fleet {
     pub fn new(
         record: &FleetRecord,
         me: &Owner,
+        place: Place,
         members: Arc<Members>,
     ) -> Result<Self, IdentityError> {
         let (node, session) = (me.node.clone(), me.session.clone());
@@ -51,8 +55,7 @@ impl Fleet {
         Ok(Self {
             members,
             server: Server::new(identity.clone()),
-            identity,
-            links: RefCell::default(),
+            lanes: RefCell::new(Lanes::new(identity, place, me.node.clone())),
             routes: RefCell::new(Routes::new(ROUTES_MAX)),
             sent: Sent::default(),
         })
@@ -77,46 +80,37 @@ impl Fleet {
 
     /// Ends the calls of nodes whose leases are over: one that stands still keeps nobody waiting.
     pub fn cut_dead(&self) {
-        let live = self.members.live();
-        let is_dead = |link: &Link| {
-            let Address { node, session, .. } = link.address();
-            !live.iter().any(|record| record.node == *node && record.session == *session)
-        };
-        let dead: Vec<Link> = {
-            let mut links = self.links.borrow_mut();
-            links.extract_if(|_, link| is_dead(link)).map(|(_, link)| link).collect()
-        };
-        for link in dead {
-            self.routes.borrow_mut().forget_node(&link.address().node);
-            link.cut();
+        self.look();
+        let dead = self.lanes.borrow_mut().take_dead();
+        for (node, links) in dead {
+            self.routes.borrow_mut().forget_node(&node);
+            links.iter().for_each(Link::cut);
         }
     }
 
     /// Whether requests can be sent to a node.
     pub fn reaches(&self, node: &NodeId) -> bool {
-        self.link(node, None).is_some()
+        self.look();
+        self.lanes.borrow().reaches(node)
     }
 
-    /// The link to a node; to this session of it, if one is meant. `None`: it is not among the live
-    /// ones, or takes no requests from this node.
-    fn link(&self, node: &NodeId, session: Option<&SessionId>) -> Option<Link> {
-        let live = self.members.live();
-        let record = live.iter().find(|record| record.node == *node)?;
-        if session.is_some_and(|session| *session != record.session) {
-            return None;
+    /// Whether every shard sends its requests for cells of this node by itself.
+    pub fn is_direct(&self, node: &NodeId) -> bool {
+        self.lanes.borrow().is_direct(node)
+    }
+
+    /// The link to a node for requests to this cell; to this session of it, if one is meant.
+    /// `None`: it is not among the live ones, or takes no requests from this node.
+    fn link(&self, node: &NodeId, session: Option<&SessionId>, cell: &CellId) -> Option<Link> {
+        self.look();
+        self.lanes.borrow().link(node, session, cell)
+    }
+
+    /// Learns which nodes are live now.
+    fn look(&self) {
+        let looks = self.members.looks();
+        if self.lanes.borrow().looks() != looks {
+            self.lanes.borrow_mut().saw(looks, &self.members.live());
         }
-        if members::why_mute(record).is_some() {
-            return None;
-        }
-        let address = Address::of_lease(record)?;
-        let mut links = self.links.borrow_mut();
-        if let Some(link) = links.get(node)
-            && *link.address() == address
-        {
-            return Some(link.clone());
-        }
-        let link = Link::new(self.identity.clone(), address);
-        links.insert(node.clone(), link.clone());
-        Some(link)
     }
 }

@@ -20,6 +20,7 @@ use crate::body::{Answered, Asked, Flow, Outcome, failure};
 use crate::cell::Cell;
 use crate::coding::recode;
 use crate::drain::Entered;
+use crate::fleet::direct::Direct;
 use crate::pulled::Sink;
 use crate::shard::Shard;
 use crate::websocket::handshake;
@@ -44,6 +45,7 @@ pub(crate) struct Host {
     driving: StdCell<bool>,
     calls: RefCell<Vec<HostCall>>,
     table: RefCell<Table>,
+    pub direct: Direct,
     next_event: StdCell<u64>,
     next_slot: StdCell<u32>,
     next_stream: StdCell<u64>,
@@ -205,6 +207,7 @@ impl Host {
             driving: StdCell::new(false),
             calls: RefCell::default(),
             table: RefCell::default(),
+            direct: Direct::default(),
             next_event: StdCell::new(1),
             next_slot: StdCell::new(0),
             next_stream: StdCell::new(2),

@@ -11,7 +11,7 @@ use futures_lite::FutureExt as _;
 
 use super::{Host, Reply, Waiting};
 use crate::body::failure;
-use crate::cell::{self, Cell, Via};
+use crate::cell::{self, Cell};
 use crate::websocket::{handshake, message_weight};
 
 /// workerd's words.
@@ -142,7 +142,7 @@ impl Host {
                 }
             }
             HostCall::Fetch { call, origin, request } => self.fetch_out(call, origin, request),
-            HostCall::FetchCell { call, origin, stub: _, target, request } => {
+            HostCall::FetchCell { call, origin, stub, target, request } => {
                 let Some(shard) = self.shard.upgrade() else { return };
                 if !self.table.borrow().calls.contains_key(&call) {
                     // Given up while the gate held it: nothing is sent.
@@ -151,7 +151,7 @@ impl Host {
                 let mut asked = self.asked(request, origin.event);
                 asked.tell_length();
                 let reply = Reply::Call(Rc::downgrade(self), call);
-                shard.fetch_cell(target, asked, reply, Via::Client);
+                shard.fetch_of_stub(&self.direct, stub, target, asked, reply);
             }
             HostCall::Chunk { stream, chunk, .. } => self.sink_push(stream, chunk),
             HostCall::SocketSend { socket, origin, message } => {

@@ -12,6 +12,7 @@
 //   GET /hang, /hang-later, /hang-with-stream  waits for what never comes
 //   GET /share[?keep=MS]     waits for a promise that the request with `keep` settles
 //   GET /heard?cell=C        what that cell heard: the reason of its request's signal
+//   GET /order?cell=C&n=N    N calls on one stub, none of which waits for another: in which order they came
 
 import { DurableObject } from 'cloudflare:workers';
 
@@ -57,6 +58,7 @@ function shown(value) {
 
 export class Cell extends DurableObject {
   heard = 'nothing';
+  order = [];
 
   constructor(ctx, env) {
     super(ctx, env);
@@ -91,6 +93,8 @@ export class Cell extends DurableObject {
       case '/moved': return new Response('moved', { status: 307, headers: { location: '/request' } });
       case '/never': return new Promise(() => {});
       case '/heard': return new Response(this.heard);
+      case '/note': return new Response(`${this.order.push(searchParams.get('n'))}`);
+      case '/noted': return new Response(this.order.splice(0).join());
       case '/wait': {
         this.heard = 'the call';
         request.signal.addEventListener('abort', () => { this.heard = `${request.signal.reason}`; });
@@ -137,6 +141,16 @@ export default {
         return new Response(await call);
       }
       case '/heard': return cell.fetch('http://cell/heard');
+      case '/order': {
+        const calls = [];
+        for (let n = 0; n < Number(search.get('n')); n++) {
+          calls.push(cell.fetch(`http://cell/note?n=${n}`).then((answer) => answer.text()));
+          // Answers come in between, now and then.
+          if (n % 4 === 3) await scheduler.wait(1);
+        }
+        await Promise.all(calls);
+        return cell.fetch('http://cell/noted');
+      }
       case '/request': {
         const [body, length] = [search.get('body'), Number(search.get('length') ?? -1)];
         const stream = length >= 0 ? new FixedLengthStream(length) : new TransformStream();
