@@ -47,6 +47,7 @@ fn a_drained_node_gives_its_cells_away_under_load_and_ends_well() {
 fn who_does_not_want_to_wait_does_not() {
     let site = Site::of("operated");
     let mut node = plan(&site, "first").start();
+    node.ask("POST", "/a/add").good();
     let mut slow = node.client();
     slow.send("POST", "/a/slow?ms=10000").expect("sent");
     wait_for("a request that runs", MEETING, || {
@@ -58,6 +59,6 @@ fn who_does_not_want_to_wait_does_not() {
     begun.good();
     // Asked twice, it does not become impatient.
     operate(&site, "drain first --no-wait").good();
-    assert_eq!(slow.receive().expect("an answer").text(), "1");
+    assert_eq!(slow.receive().expect("an answer").text(), "2");
     assert_eq!(node.wait_for_end(Duration::from_secs(40)).code(), Some(0), "{}", node.log());
 }
