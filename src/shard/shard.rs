@@ -277,13 +277,8 @@ impl Shard {
         };
         let owner = id.shard(self.facts.shards);
         if owner != self.index {
-            // It was sent from here directly, by a route that is not good any more.
+            // It was sent from here directly.
             let Wanted { asked, reply, via, .. } = wanted;
-            if let Reply::Call(host, _) = &reply
-                && let Some(host) = host.upgrade()
-            {
-                host.direct.forget(&id);
-            }
             return crate::router::send_fetch(self, owner, target, asked, reply, via);
         }
         let cell = self.cell(id, &target.class);

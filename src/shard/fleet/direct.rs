@@ -24,6 +24,8 @@ pub(crate) struct Direct {
     routes: RefCell<FxHashMap<CellId, Known>>,
     /// The last stub that was used for a call over another shard.
     last_around: Cell<u64>,
+    /// Until then none of them ends, and there is room for no other.
+    full_until: Cell<Mono>,
 }
 
 #[derive(Debug)]
@@ -50,16 +52,20 @@ impl Direct {
     pub fn learn(&self, cell: CellId, route: Route, now: Mono) {
         let mut routes = self.routes.borrow_mut();
         let is_old = |known: &Known| {
-            now < known.route.until
-                && (known.route.epoch > route.epoch || known.route.until >= route.until)
+            let (known, new) = (&known.route, &route);
+            now < known.until && (known.epoch, known.until) >= (new.epoch, new.until)
         };
         if routes.get(&cell).is_some_and(is_old) {
             return;
         }
         if routes.len() >= ROUTES_MAX && !routes.contains_key(&cell) {
+            if now < self.full_until.get() {
+                return;
+            }
             routes.retain(|_, known| now < known.route.until);
             if routes.len() >= ROUTES_MAX {
-                return;
+                let ends = routes.values().map(|known| known.route.until).min();
+                return self.full_until.set(ends.unwrap_or(now));
             }
         }
         routes.insert(cell, Known { route, old_stubs: self.last_around.get() });
@@ -124,6 +130,8 @@ mod tests {
         // What was overtaken counts only when nothing better does.
         direct.learn(cell(1), route(4, 150), at(50));
         assert_eq!(direct.route(&cell(1), 1, at(99)), Some(route(5, 100)));
+        direct.learn(cell(1), route(6, 90), at(60));
+        assert_eq!(direct.route(&cell(1), 1, at(70)), Some(route(6, 90)));
         direct.learn(cell(1), route(4, 150), at(120));
         assert_eq!(direct.route(&cell(1), 1, at(130)), Some(route(4, 150)));
         direct.forget(&cell(1));

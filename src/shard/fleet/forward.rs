@@ -95,6 +95,10 @@ pub(crate) fn send(shard: Rc<Shard>, target: Target, to: Destination, mut wanted
         let ended = gone_first(given_up, trying).await;
         // Who has given up took the reply away.
         let Some(reply) = fleet.sent.take(number) else { return };
+        let is_answered = matches!(ended, Some(Some(Ok(_))));
+        if wanted.attempt.failures > 0 && !is_answered {
+            forget_direct(&target, &reply);
+        }
         match ended {
             Some(Some(outcome)) => {
                 if outcome.is_ok() {
@@ -109,6 +113,16 @@ pub(crate) fn send(shard: Rc<Shard>, target: Target, to: Destination, mut wanted
             None => {}
         }
     });
+}
+
+/// A realm that has sent it directly knows a route that is not good any more.
+fn forget_direct(target: &Target, reply: &Reply) {
+    if let Reply::Call(host, _) = reply
+        && let Some(host) = host.upgrade()
+        && let Some(cell) = CellId::new(&target.namespace, &target.id)
+    {
+        host.direct.forget(&cell);
+    }
 }
 
 /// Who has asked from another shard may ask the owner by itself, if it has a link there.

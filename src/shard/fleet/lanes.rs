@@ -75,7 +75,8 @@ impl Lanes {
                 continue;
             }
             let Some(address) = Address::of_lease(record) else { continue };
-            let shards = usize::try_from(record.load.shards).unwrap_or(1).max(1);
+            // Whatever a damaged lease says.
+            let shards = record.load.shards.clamp(1, u16::MAX.into()) as usize;
             let to = shards_reached(self.place, shards, others);
             let mut old = Vec::new();
             let ways = match before.remove(&record.node) {
