@@ -17,8 +17,6 @@ const CELLS: usize = 4;
 const ROUNDS_OF_A_CELL: u64 = 8;
 /// Rounds, unless `CELLD_TEST_KILL_ROUNDS` says another number.
 const ROUNDS: u64 = 200;
-/// Nodes that live and die side by side: most of a round is the wait for a lease.
-const LANES: u64 = 10;
 /// A node that has lost its state directory waits for the lease of its earlier life.
 const TTL_MS: &str = "4000";
 /// The longest that a node lives before it is killed.
@@ -27,6 +25,13 @@ const LIFE_US_MAX: u64 = 400_000;
 fn rounds() -> u64 {
     let given = std::env::var("CELLD_TEST_KILL_ROUNDS").ok();
     given.map_or(ROUNDS, |given| given.parse().expect("CELLD_TEST_KILL_ROUNDS is a number"))
+}
+
+/// Nodes that live and die side by side, as most of a round is the wait for a lease: two for each test
+/// that would run at a time.
+fn lanes() -> u64 {
+    let given = std::env::var("RUST_TEST_THREADS").ok().and_then(|given| given.parse().ok());
+    (2 * given.unwrap_or(2)).clamp(4, 10)
 }
 
 /// What a crash leaves of the state directory.
@@ -48,9 +53,10 @@ fn damage_state(state: &Path, round: u64, rng: &mut Rng) {
 fn no_acknowledged_and_no_seen_write_is_lost_by_sigkill() {
     let _machine = crate::alone();
     let rng = Rng::from_environment("the rounds of SIGKILL");
-    let rounds = rounds().div_ceil(LANES);
+    let lanes = lanes();
+    let rounds = rounds().div_ceil(lanes);
     std::thread::scope(|scope| {
-        for lane in 0..LANES {
+        for lane in 0..lanes {
             let rng = rng.fork(lane);
             scope.spawn(move || live_and_die(rounds, rng));
         }
