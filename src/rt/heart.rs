@@ -204,6 +204,7 @@ impl Pulse {
         }
     }
 }
+
 /// Without a handler the signal would be ignored, and with `SA_RESTART` it would not be noticed.
 fn let_signals_interrupt() {
     extern "C" fn nothing(_: libc::c_int) {}

@@ -1,6 +1,6 @@
 //! Whole nodes on a store that misbehaves. No acknowledged and no seen write is lost, no conditional
-//! write is misread, the store sees no storm of requests, and the node goes on by itself when the
-//! fault is over.
+//! write is misread, and the node goes on by itself when the fault is over. That the store sees no
+//! storm of requests is measured by `alone::storm`.
 //!
 //! Faults that no node can live with (ignored conditions, listings of yesterday) are the probe's:
 //! a node does not start there.
