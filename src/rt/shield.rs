@@ -43,13 +43,19 @@ impl Relay {
         }
     }
 
-    /// Says that glommio is about to queue the task, so that it is dropped.
+    /// Queues the task, whose handle is about to be dropped.
+    ///
+    /// Glommio queues a task itself that is cancelled while it waits, and counts two references for
+    /// that, of which it gives up one: the memory of the task is never freed. One that is queued
+    /// already is only marked.
     pub(crate) fn is_cancelled(&self) {
         let mut task = self.state();
-        if task.waker.is_some() && !task.is_queued {
-            task.is_queued = true;
+        let State { waker: Some(waker), is_queued } = &mut *task else { return };
+        if !std::mem::replace(is_queued, true) {
             self.queue.add();
         }
+        // Also if another thread has woken it: that takes until its executor looks.
+        waker.wake_by_ref();
     }
 
     fn is_over(&self) {
