@@ -19,6 +19,7 @@ pub mod drain;
 pub mod epoch;
 pub mod eviction;
 pub mod fleet;
+pub mod follow;
 pub mod gate;
 pub mod hedge;
 pub mod lease;

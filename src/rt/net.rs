@@ -59,13 +59,16 @@ pub async fn connect(addresses: &[SocketAddr], limit: Duration) -> io::Result<Tc
 }
 
 /// The same connection without the executor: what its ring has asked of the socket stays behind.
-pub(crate) fn detach(stream: &TcpStream) -> io::Result<OwnedFd> {
+///
+/// # Errors
+/// The process has no descriptor left.
+pub fn detach(stream: &TcpStream) -> io::Result<OwnedFd> {
     // SAFETY: the stream keeps its descriptor open through the call.
     unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) }.try_clone_to_owned()
 }
 
 /// The connection, for the executor that runs this.
-pub(crate) fn attach(socket: OwnedFd) -> TcpStream {
+pub fn attach(socket: OwnedFd) -> TcpStream {
     // SAFETY: nobody else has this descriptor.
     unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) }
 }

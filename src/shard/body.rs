@@ -4,6 +4,7 @@
 //! slows the writer down and at most one piece waits.
 
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::coding::{self, Coding};
+use crate::follow::Course;
 use crate::websocket::Duplex;
 
 /// A body on its way; not `Send`.
@@ -103,11 +105,28 @@ impl Asked {
 pub(crate) type Outcome = Result<Answered, Failure>;
 
 /// A body as hyper wants it: what is packed is sent unpacked.
-pub(crate) struct HttpBody(Flow);
+pub(crate) struct HttpBody {
+    flow: Flow,
+    /// Told when hyper has all of it.
+    taken: Option<Rc<Course>>,
+}
 
 impl HttpBody {
     pub fn new(flow: Flow) -> Self {
-        Self(coding::plain(flow))
+        Self { flow: coding::plain(flow), taken: None }
+    }
+
+    /// The last body that this connection sends here.
+    pub fn is_last_of(&mut self, course: Rc<Course>) {
+        self.taken = Some(course);
+    }
+}
+
+impl Drop for HttpBody {
+    fn drop(&mut self) {
+        if let Some(course) = &self.taken {
+            course.body_taken();
+        }
     }
 }
 
@@ -119,11 +138,11 @@ impl Body for HttpBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.0 {
+        match &mut self.flow {
             Flow::Empty => Poll::Ready(None),
             Flow::Bytes(bytes) => {
                 let bytes = std::mem::take(bytes);
-                self.0 = Flow::Empty;
+                self.flow = Flow::Empty;
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
             Flow::Stream(stream, _) | Flow::Coded(_, stream, _) => stream
@@ -134,7 +153,7 @@ impl Body for HttpBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.flow {
             Flow::Empty => true,
             Flow::Bytes(bytes) => bytes.is_empty(),
             Flow::Stream(..) | Flow::Coded(..) => false,
@@ -142,7 +161,7 @@ impl Body for HttpBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.length().map(SizeHint::with_exact).unwrap_or_default()
+        self.flow.length().map(SizeHint::with_exact).unwrap_or_default()
     }
 }
 

@@ -27,6 +27,13 @@ impl Busy {
         let time = (at_us - first_at).max(WINDOW_US);
         ((busy_us - first_busy) * 1_000 / time).min(1_000)
     }
+
+    /// What the last two samples say, in thousandths of the time between them; `None` before.
+    pub fn latest(&self) -> Option<u64> {
+        let (last_at, last_busy) = self.0.back()?;
+        let (at, busy) = self.0.get(self.0.len().checked_sub(2)?)?;
+        Some(((last_busy - busy) * 1_000 / (last_at - at).max(1)).min(1_000))
+    }
 }
 
 #[cfg(test)]
@@ -57,7 +64,9 @@ mod tests {
     fn a_beginning_is_no_load() {
         let mut busy = Busy::default();
         assert_eq!(busy.sample(TICK, TICK), 0);
+        assert_eq!(busy.latest(), None);
         assert_eq!(busy.sample(2 * TICK, 2 * TICK), 125);
+        assert_eq!(busy.latest(), Some(1_000));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +28,7 @@ use crate::address::{Refusal, url_of};
 use crate::body::{Answered, Asked, BodyError, Flow, HttpBody, SocketBody, failure};
 use crate::coding::recode;
 use crate::drain::Entered;
+use crate::follow::{self, Course, Moving};
 use crate::shard::Shard;
 use crate::socket::ClientSocket;
 use crate::websocket::codec::Role;
@@ -66,16 +68,27 @@ pub(crate) async fn serve(shard: Rc<Shard>, listener: rt::net::TcpListener) {
             None
         };
         let Some(stream) = accepted.or(draining).await else { return };
-        let shard = shard.clone();
-        let entered = Entered::new(&shard);
-        rt::spawn(async move {
-            let upgraded = connection(&shard, stream).await;
-            drop(entered);
-            if let Some(wire) = upgraded {
-                speak(&shard, wire).await;
-            }
-        });
+        start(&shard, stream, Bytes::new());
     }
+}
+
+/// Goes on with a connection of another shard.
+pub(crate) fn take_over(shard: &Rc<Shard>, moving: Moving) {
+    let Moving { socket, unread, arrived } = moving;
+    start(shard, rt::net::attach(socket), unread);
+    drop(arrived);
+}
+
+fn start(shard: &Rc<Shard>, stream: rt::net::TcpStream, unread: Bytes) {
+    let shard = shard.clone();
+    let entered = Entered::new(&shard);
+    rt::spawn(async move {
+        let upgraded = connection(&shard, stream, unread).await;
+        drop(entered);
+        if let Some(wire) = upgraded {
+            speak(&shard, wire).await;
+        }
+    });
 }
 
 /// Counts one WebSocket, also when its task ends with a panic.
@@ -101,34 +114,63 @@ struct Ends {
     local: Option<SocketAddr>,
 }
 
-/// Serves one connection. What is left of it, if it speaks WebSocket from then on.
-async fn connection(shard: &Rc<Shard>, stream: rt::net::TcpStream) -> Option<Wire<ClientSocket>> {
+/// What becomes of a connection.
+enum Served {
+    /// Nothing is left of it.
+    Over,
+    /// It speaks WebSocket.
+    Speaks(Wire<ClientSocket>),
+    /// Another shard is nearer to what it asks for. What was read of its next request goes along.
+    Leaves(u16, rt::net::TcpStream, Bytes),
+}
+
+/// Serves one connection until it is over or another shard has it. What is left of it, if it speaks
+/// WebSocket from then on.
+async fn connection(
+    shard: &Rc<Shard>,
+    mut stream: rt::net::TcpStream,
+    mut unread: Bytes,
+) -> Option<Wire<ClientSocket>> {
+    loop {
+        match serve_here(shard, stream, unread).await {
+            Served::Over => return None,
+            Served::Speaks(wire) => return Some(wire),
+            Served::Leaves(to, left, rest) => match follow::leave(shard, to, left, rest).await {
+                Ok(()) => return None,
+                Err(back) => (stream, unread) = back,
+            },
+        }
+    }
+}
+
+async fn serve_here(shard: &Rc<Shard>, stream: rt::net::TcpStream, unread: Bytes) -> Served {
     let ends = Ends { peer: stream.peer_addr().ok(), local: stream.local_addr().ok() };
     // A write may take this long twice: at its end the kernel may have room for a little more. It
     // cannot fail, as the time is not zero.
     let _no_limit = stream.set_write_timeout(Some(STALL_LIMIT));
-    let service_shard = shard.clone();
+    let course = Course::new(shard);
     let switched: Rc<RefCell<Option<Duplex>>> = Rc::default();
-    let switching = switched.clone();
+    let near = Rc::new(Near { shard: shard.clone(), ends, course, switching: switched.clone() });
+    let course = near.course.clone();
     let service = service_fn(move |request| {
-        let (shard, switching) = (service_shard.clone(), switching.clone());
+        let near = near.clone();
         // In a box, as a connection that is taken apart may not be pinned.
         Box::pin(async move {
-            Ok::<_, std::convert::Infallible>(respond(&shard, request, ends, &switching).await)
+            near.course.stays();
+            Ok::<_, std::convert::Infallible>(respond(&near, request).await)
         })
     });
-    // Without `pipeline_flush`: with it, an answer stays in the buffer for as long as a part of a
-    // further request is there, and the answer to a malformed one is never sent.
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder
-        .keep_alive(true)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEADER_BYTES_MAX + URI_BYTES_MAX)
-        .timer(HyperTimer)
-        .header_read_timeout(HEAD_LIMIT);
-    let mut served = builder.serve_connection(HyperIo::new(ClientSocket::new(stream)), service);
+    let socket = ClientSocket::new(stream, unread, course.clone());
+    let mut served = http1().serve_connection(HyperIo::new(socket), service);
     let finished = async {
-        tell_if_ours(poll_fn(|cx| served.poll_without_shutdown(cx)).await);
+        let over = poll_fn(|cx| match served.poll_without_shutdown(cx) {
+            Poll::Ready(end) => Poll::Ready(Some(end)),
+            Poll::Pending if course.leaves().is_some() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
+        if let Some(end) = over.await {
+            tell_if_ours(end);
+        }
         true
     };
     let draining = async {
@@ -136,6 +178,7 @@ async fn connection(shard: &Rc<Shard>, stream: rt::net::TcpStream) -> Option<Wir
         false
     };
     if !finished.or(draining).await {
+        course.stays();
         Pin::new(&mut served).graceful_shutdown();
         let finished = async {
             tell_if_ours(poll_fn(|cx| served.poll_without_shutdown(cx)).await);
@@ -147,18 +190,37 @@ async fn connection(shard: &Rc<Shard>, stream: rt::net::TcpStream) -> Option<Wir
             false
         };
         if !finished.or(cut).await {
-            return None;
+            return Served::Over;
         }
     }
     let parts = served.into_parts();
     let mut socket = parts.io.into_inner();
+    if let Some(to) = course.leaves() {
+        let (stream, last) = socket.into_parts();
+        let unread =
+            if parts.read_buf.is_empty() { last } else { [parts.read_buf, last].concat().into() };
+        return Served::Leaves(to, stream, unread);
+    }
     let Some(end) = switched.take() else {
         let _closed = poll_fn(|cx| Pin::new(&mut socket).poll_close(cx)).await;
-        return None;
+        return Served::Over;
     };
     // A client that vanished without a word would keep it for ever.
     let _unnoticed = rt::net::notice_dead_host(socket.stream(), SILENCE_LIMIT);
-    Some(Wire::new(socket, Role::Server, &parts.read_buf, end))
+    Served::Speaks(Wire::new(socket, Role::Server, &parts.read_buf, end))
+}
+
+/// Without `pipeline_flush`: with it, an answer stays in the buffer for as long as a part of a further
+/// request is there, and the answer to a malformed one is never sent.
+fn http1() -> hyper::server::conn::http1::Builder {
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder
+        .keep_alive(true)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEADER_BYTES_MAX + URI_BYTES_MAX)
+        .timer(HyperTimer)
+        .header_read_timeout(HEAD_LIMIT);
+    builder
 }
 
 /// How a connection ended. Nearly always that is the client's: a reset, a malformed head (answered by
@@ -172,12 +234,16 @@ fn tell_if_ours(served: hyper::Result<()>) {
     }
 }
 
-async fn respond(
-    shard: &Rc<Shard>,
-    request: Request<Incoming>,
+/// What the requests of one connection have in common.
+struct Near {
+    shard: Rc<Shard>,
     ends: Ends,
-    switching: &RefCell<Option<Duplex>>,
-) -> Response<HttpBody> {
+    course: Rc<Course>,
+    switching: Rc<RefCell<Option<Duplex>>>,
+}
+
+async fn respond(near: &Near, request: Request<Incoming>) -> Response<HttpBody> {
+    let shard = &near.shard;
     if request.uri().path() == HEALTH_PATH {
         return shard.status.health_response();
     }
@@ -191,14 +257,24 @@ async fn respond(
         format!("{} {}", request.method(), target)
     });
     let handshake = handshake::Asked::read(&request);
-    let response = match asked(request, ends).await {
-        Ok(asked) => match shard.fetch_worker(asked).await {
-            Ok(Answered { web_socket: Some(end), headers, .. }) => {
-                switch(handshake, headers, end, switching)
+    let goes_on = goes_on(&request);
+    let response = match asked(request, near.ends).await {
+        Ok(asked) => {
+            let may_leave = goes_on && matches!(asked.body, Flow::Empty | Flow::Bytes(_));
+            match shard.fetch_worker(asked, near.course.clone()).await {
+                Ok(Answered { web_socket: Some(end), headers, .. }) => {
+                    switch(handshake, headers, end, &near.switching)
+                }
+                Ok(answered) => {
+                    let mut response = http_response(answered, is_head);
+                    if may_leave && near.course.answered(shard) {
+                        response.body_mut().is_last_of(near.course.clone());
+                    }
+                    response
+                }
+                Err(error) => failed(shard, &error),
             }
-            Ok(answered) => http_response(answered, is_head),
-            Err(error) => failed(shard, &error),
-        },
+        }
         Err((status, text)) => refused(status, text),
     };
     if let Some(line) = line {
@@ -206,6 +282,13 @@ async fn respond(
         eprintln!("{line} {} ({took})", response.status().as_u16());
     }
     response
+}
+
+/// Whether the connection is there for more requests.
+fn goes_on(request: &Request<Incoming>) -> bool {
+    let mut options = request.headers().get_all(CONNECTION).iter();
+    let says_nothing = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"keep-alive");
+    request.version() == http::Version::HTTP_11 && options.all(says_nothing)
 }
 
 /// Runs the Worker's `scheduled` by hand, as `wrangler dev` does: `?cron=…&time=<ms>`.

@@ -15,6 +15,7 @@ mod coding;
 pub mod deployment;
 mod drain;
 mod fleet;
+mod follow;
 mod host;
 mod identity;
 mod ingress;

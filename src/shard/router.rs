@@ -24,7 +24,9 @@ use crate::body::{Answered, Asked, Flow, Outcome, failure};
 use crate::cell::Via;
 use crate::coding::Coding;
 use crate::fleet::answer;
+use crate::follow::Moving;
 use crate::host::Reply;
+use crate::ingress;
 use crate::operator::{ShardAsk, Tell};
 use crate::pulled::{Pulled, Sink, Source};
 use crate::shard::{Shard, now};
@@ -60,6 +62,8 @@ pub(crate) enum Message {
         cell: CellId,
         route: Route,
     },
+    /// A connection of a client, which asks for cells of this shard.
+    Client(Box<Moving>),
     /// A connection of another node, which wants to speak to this shard.
     Peer(Box<Passed>),
     /// What an operator wants.
@@ -223,6 +227,15 @@ pub(crate) fn pass(shard: &Shard, to: u16, passed: Passed) -> Option<Passed> {
     None
 }
 
+/// The same for a connection of a client.
+pub(crate) fn pass_client(shard: &Shard, to: usize, moving: Moving) -> Option<Moving> {
+    if shard.peers.is_full(to) {
+        return Some(moving);
+    }
+    shard.peers.send(to, Message::Client(Box::new(moving)));
+    None
+}
+
 /// Tells the shard that asked where its request has been, if it can go there by itself.
 pub(crate) fn tell_route(shard: &Shard, reply: &Reply, cell: CellId, route: Route) {
     if let Reply::Shard(_, peer, call) = reply
@@ -342,6 +355,7 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
                 host.direct.learn(cell, route, now());
             }
         }
+        Message::Client(moving) => ingress::take_over(shard, *moving),
         Message::Peer(passed) => {
             // Nobody knows of a node before all its shards have joined.
             let Some(fleet) = shard.fleet.get() else { return };

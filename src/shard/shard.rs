@@ -13,6 +13,7 @@ use std::time::Duration;
 use celld_core::cell::CellId;
 use celld_core::drain;
 use celld_core::eviction::{self, Eviction};
+use celld_core::follow;
 use celld_core::ownership::Owner;
 use celld_core::route::Refusal;
 use celld_core::time::{Micros, Mono, Wall};
@@ -33,6 +34,7 @@ use crate::fleet::Fleet;
 use crate::fleet::direct::Direct;
 use crate::fleet::forward::{self, Destination};
 use crate::fleet::members::Members;
+use crate::follow::Course;
 use crate::host::{Host, Reply};
 use crate::identity::Identity;
 use crate::ingress::Flag;
@@ -178,12 +180,13 @@ impl Shard {
     }
 
     /// Runs the Worker's `fetch`. Dropping the future tells the Worker that its client has gone.
-    pub async fn fetch_worker(self: &Rc<Self>, asked: Asked) -> Outcome {
+    /// `course` learns which cells it asks.
+    pub async fn fetch_worker(self: &Rc<Self>, asked: Asked, course: Rc<Course>) -> Outcome {
         let Some(host) = self.current_host() else {
             return Err(Failure { retryable: true, ..failure("Error", self.nothing_serves()) });
         };
         let (sender, receiver) = rt::oneshot::channel();
-        let event = host.start_fetch(None, asked, Reply::Task(sender));
+        let event = host.start_fetch(None, asked, Reply::Task(sender), Some(course));
         let client = Client::new(host, event);
         let outcome = receiver.await;
         client
@@ -211,7 +214,7 @@ impl Shard {
     }
 
     /// Sends the request of a stub to its cell: here, on the shard that owns it, or on another node
-    /// where `direct` knows it.
+    /// where `direct` knows it. Returns the shard, if the cell may be served by one of this node.
     pub fn fetch_of_stub(
         self: &Rc<Self>,
         direct: &Direct,
@@ -219,20 +222,23 @@ impl Shard {
         target: Target,
         asked: Asked,
         reply: Reply,
-    ) {
+    ) -> Option<usize> {
         let Some(id) = CellId::new(&target.namespace, &target.id) else {
-            return reply.send(Err(no_name(&target)));
+            reply.send(Err(no_name(&target)));
+            return None;
         };
         let owner = id.shard(self.facts.shards);
         if owner == self.index {
-            return self.enter(id, target, asked, reply, Via::Client);
-        }
-        let Some(route) = direct.route(&id, stub, now()) else {
+            self.enter(id, target, asked, reply, Via::Client);
+        } else if let Some(route) = direct.route(&id, stub, now()) {
+            let wanted = Box::new(Wanted::new(asked, reply, Via::Client));
+            forward::send(self.clone(), target, Destination::Owner(route), wanted);
+            return None;
+        } else {
             direct.goes_around(stub);
-            return crate::router::send_fetch(self, owner, target, asked, reply, Via::Client);
-        };
-        let wanted = Box::new(Wanted::new(asked, reply, Via::Client));
-        forward::send(self.clone(), target, Destination::Owner(route), wanted);
+            crate::router::send_fetch(self, owner, target, asked, reply, Via::Client);
+        }
+        Some(owner)
     }
 
     /// Sends a request to a cell, here or on the shard that owns it.
@@ -508,6 +514,7 @@ impl Shard {
             ticks += 1;
             let at_us = rt::mono_us();
             self.status.is_busy(self.index, busy.sample(at_us, rt::busy_us()), at_us);
+            self.status.has_welcome(self.index, busy.latest().map_or(0, follow::welcome));
             if ticks.is_multiple_of(TICKS_PER_WEIGHING) {
                 self.make_room();
             }

@@ -7,12 +7,16 @@
 
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use celld_rt as rt;
 use futures_lite::io::{AsyncRead, AsyncWrite};
 use futures_util::future::LocalBoxFuture;
+
+use crate::follow::Course;
 
 /// For how long a client may go on sending after the last answer.
 const LINGER: Duration = Duration::from_millis(500);
@@ -22,6 +26,9 @@ const LINGER_BYTES_MAX: usize = 1 << 20;
 /// A connection's socket, closed gently.
 pub(crate) struct ClientSocket {
     stream: rt::net::TcpStream,
+    /// What was read before it came here.
+    unread: Bytes,
+    course: Rc<Course>,
     leaving: Option<Leaving>,
 }
 
@@ -31,8 +38,14 @@ struct Leaving {
 }
 
 impl ClientSocket {
-    pub fn new(stream: rt::net::TcpStream) -> Self {
-        Self { stream, leaving: None }
+    /// Bytes that have come already, and where the connection may go.
+    pub fn new(stream: rt::net::TcpStream, unread: Bytes, course: Rc<Course>) -> Self {
+        Self { stream, unread, course, leaving: None }
+    }
+
+    /// The stream, and what was read of it and kept.
+    pub fn into_parts(self) -> (rt::net::TcpStream, Bytes) {
+        (self.stream, self.unread)
     }
 
     /// The socket itself.
@@ -47,7 +60,22 @@ impl AsyncRead for ClientSocket {
         cx: &mut Context<'_>,
         room: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_read(cx, room)
+        if self.course.leaves().is_some() {
+            return Poll::Pending;
+        }
+        if !self.unread.is_empty() {
+            let length = room.len().min(self.unread.len());
+            let part = self.unread.split_to(length);
+            room[..part.len()].copy_from_slice(&part);
+            return Poll::Ready(Ok(part.len()));
+        }
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, room))?;
+        if read > 0 && self.course.read() {
+            // Whoever polls sees that it leaves.
+            self.unread = Bytes::copy_from_slice(&room[..read]);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(read))
     }
 }
 
@@ -61,11 +89,13 @@ impl AsyncWrite for ClientSocket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.course.written();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, leaving } = &mut *self;
+        let Self { stream, leaving, .. } = &mut *self;
         let leaving = match leaving {
             Some(leaving) => leaving,
             None => {

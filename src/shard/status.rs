@@ -41,6 +41,8 @@ struct Held {
     heap_bytes: AtomicU64,
     page_bytes: AtomicU64,
     busy_permille: AtomicU64,
+    /// Connections of clients that it takes from other shards until the next sample.
+    welcome: AtomicU64,
     /// When that was measured; zero: not yet.
     measured_us: AtomicU64,
 }
@@ -159,6 +161,18 @@ impl Status {
     pub fn is_busy(&self, shard: usize, permille: u64, at_us: u64) {
         self.shards[shard].busy_permille.store(permille, Ordering::Relaxed);
         self.shards[shard].measured_us.store(at_us, Ordering::Relaxed);
+    }
+
+    /// A shard tells how many connections of clients it takes from other shards.
+    pub fn has_welcome(&self, shard: usize, connections: u64) {
+        self.shards[shard].welcome.store(connections, Ordering::Relaxed);
+    }
+
+    /// Whether the shard takes one more connection. It is counted.
+    pub fn welcomes(&self, shard: usize) -> bool {
+        let Some(held) = self.shards.get(shard) else { return false };
+        let one_less = |welcome: u64| welcome.checked_sub(1);
+        held.welcome.try_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
     /// Heaps of all shards.

@@ -13,6 +13,7 @@ mod calls;
 mod codings;
 mod dev;
 mod fetch;
+mod follow;
 mod http;
 mod reload;
 mod runtime;

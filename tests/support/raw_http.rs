@@ -106,6 +106,14 @@ impl Dev {
         serde_json::from_str(&self.text(path)).expect("JSON")
     }
 
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        let pid = libc::pid_t::try_from(self.child.id()).expect("a process id");
+        // SAFETY: the process is ours and has not been waited for.
+        let result = unsafe { libc::kill(pid, libc::SIGTERM) };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    }
+
     /// Bytes of memory that it uses now.
     pub fn memory(&self) -> u64 {
         let path = format!("/proc/{}/statm", self.child.id());

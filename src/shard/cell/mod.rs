@@ -245,7 +245,7 @@ impl Cell {
                 live.busy += 1;
                 live.was_used = true;
                 drop(state);
-                host.start_fetch(Some((self, slot)), asked, reply);
+                host.start_fetch(Some((self, slot)), asked, reply, None);
             }
             Phase::Live(_) | Phase::Activating | Phase::Leaving | Phase::Cold => {
                 drop(state);
@@ -500,7 +500,7 @@ impl Cell {
             match arrival {
                 Arrival::Fetch(wanted) => {
                     let Wanted { asked, reply, .. } = *wanted;
-                    host.start_fetch(Some((self, slot)), asked, reply);
+                    host.start_fetch(Some((self, slot)), asked, reply, None);
                 }
                 Arrival::Alarm { scheduled_ms, retries } => {
                     host.start_alarm(self, slot, scheduled_ms, retries);

@@ -21,6 +21,7 @@ use crate::cell::Cell;
 use crate::coding::recode;
 use crate::drain::Entered;
 use crate::fleet::direct::Direct;
+use crate::follow::Course;
 use crate::pulled::Sink;
 use crate::shard::Shard;
 use crate::websocket::handshake;
@@ -107,6 +108,8 @@ struct Event {
     sockets: Vec<SocketId>,
     /// The request asked for a WebSocket.
     wants_socket: bool,
+    /// Where the connection goes that it came on.
+    course: Option<Rc<Course>>,
     /// Nothing is under way for it.
     silence: Option<hung::Silence>,
     /// Dropped with the event.
@@ -251,15 +254,15 @@ impl Host {
         cell: Option<(&Rc<Cell>, CellSlot)>,
         asked: Asked,
         reply: Reply,
+        course: Option<Rc<Course>>,
     ) -> EventId {
         let event = self.open_event(cell.map(|(cell, _)| cell.clone()), reply);
         if cell.is_none() {
             self.watch_events();
         }
-        if handshake::asks(&asked.headers)
-            && let Some(opened) = self.table.borrow_mut().events.get_mut(&event)
-        {
-            opened.wants_socket = true;
+        if let Some(opened) = self.table.borrow_mut().events.get_mut(&event) {
+            opened.wants_socket = handshake::asks(&asked.headers);
+            opened.course = course;
         }
         let request = Request {
             method: asked.method,
@@ -616,6 +619,7 @@ impl Host {
             sources: Vec::new(),
             sockets: Vec::new(),
             wants_socket: false,
+            course: None,
             silence: None,
             over: None,
         };

@@ -151,7 +151,12 @@ impl Host {
                 let mut asked = self.asked(request, origin.event);
                 asked.tell_length();
                 let reply = Reply::Call(Rc::downgrade(self), call);
-                shard.fetch_of_stub(&self.direct, stub, target, asked, reply);
+                let near = shard.fetch_of_stub(&self.direct, stub, target, asked, reply);
+                let table = self.table.borrow();
+                let event = table.events.get(&origin.event);
+                if let Some(course) = event.and_then(|event| event.course.as_ref()) {
+                    course.asks(near);
+                }
             }
             HostCall::Chunk { stream, chunk, .. } => self.sink_push(stream, chunk),
             HostCall::SocketSend { socket, origin, message } => {
