@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use celld_core::route::Refusal;
 use celld_rt as rt;
 use celld_v8host::{
     Answer, CallId, CellSlot, Encoding, EventId, Failure, HostCall, Input, Origin, Realm, Request,
@@ -28,10 +27,12 @@ use crate::websocket::handshake;
 
 mod hung;
 mod perform;
+mod reply;
 mod sockets;
 mod streams;
 
 pub(crate) use perform::gone_first;
+pub(crate) use reply::Reply;
 use sockets::Near;
 
 /// Turns are driven for this long before sockets and timers of the shard get their turn.
@@ -121,83 +122,6 @@ enum Source {
     Waiting(Flow),
     /// A task is fetching the next piece.
     Pulled,
-}
-
-/// Who gets the response of an event.
-pub(crate) enum Reply {
-    /// A task of this shard.
-    Task(rt::oneshot::Sender<Outcome>),
-    /// JavaScript of this shard, which called `stub.fetch`.
-    Call(Weak<Host>, CallId),
-    /// Another shard, which has numbered its question.
-    Shard(Weak<Shard>, usize, u64),
-    /// Another node, which wants to know whether the request has run. The number is the shard's.
-    Node(u64, rt::oneshot::Sender<Result<Outcome, Refusal>>),
-    /// Nobody: the opening of a cell.
-    Nobody,
-}
-
-impl Reply {
-    /// Whether it goes to this call of this realm.
-    pub fn is_of_call(&self, host: &Rc<Host>, call: CallId) -> bool {
-        matches!(self, Reply::Call(of, number) if *number == call && of.as_ptr() == Rc::as_ptr(host))
-    }
-
-    /// Whether it goes to this call of another node.
-    pub fn is_of_node(&self, number: u64) -> bool {
-        matches!(self, Reply::Node(of, _) if *of == number)
-    }
-
-    /// Whether it is known here that nobody waits for it any more.
-    pub fn is_given_up(&self) -> bool {
-        match self {
-            Reply::Task(sender) => sender.is_canceled(),
-            Reply::Node(_, sender) => sender.is_canceled(),
-            Reply::Call(host, call) => host.upgrade().is_none_or(|host| !host.waits_for(*call)),
-            Reply::Shard(..) | Reply::Nobody => false,
-        }
-    }
-
-    /// Delivers the outcome; a receiver that has gone away does not want it.
-    pub fn send(self, outcome: Outcome) {
-        match self {
-            Reply::Task(sender) => {
-                let _gone = sender.send(outcome);
-            }
-            Reply::Call(host, call) => {
-                if let Some(host) = host.upgrade() {
-                    host.answer_response(call, outcome);
-                }
-            }
-            Reply::Shard(shard, peer, call) => {
-                if let Some(shard) = shard.upgrade() {
-                    shard.answer_peer(peer, call, outcome);
-                }
-            }
-            Reply::Node(_, sender) => {
-                let _gone = sender.send(Ok(outcome));
-            }
-            Reply::Nobody => {}
-        }
-    }
-
-    /// Says that the request has not run here and will not.
-    pub fn refuse(self, why: Refusal) {
-        match self {
-            Reply::Node(_, sender) => {
-                let _gone = sender.send(Err(why));
-            }
-            Reply::Shard(shard, peer, call) => {
-                if let Some(shard) = shard.upgrade() {
-                    shard.refuse_peer(peer, call, why);
-                }
-            }
-            Reply::Task(_) | Reply::Call(..) | Reply::Nobody => {
-                let text = "the Durable Object cannot be served by this node now";
-                self.send(Err(Failure { retryable: true, ..failure("Error", text) }));
-            }
-        }
-    }
 }
 
 impl Host {
