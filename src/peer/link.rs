@@ -16,6 +16,7 @@ use celld_core::time::Wall;
 use celld_rt as rt;
 use celld_rt::oneshot;
 use celld_rt::tls::TlsStream;
+use futures_lite::FutureExt as _;
 use futures_lite::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use rustls::pki_types::ServerName;
 
@@ -93,8 +94,8 @@ type Connected = Result<Rc<Shared>, CallError>;
 enum State {
     /// No connection.
     Down,
-    /// A task opens it.
-    Opening,
+    /// A task opens it, until it is told to stop.
+    Opening(oneshot::Sender<()>),
     Up(Rc<Shared>),
     /// It could not be opened: not again before then.
     Pausing(Instant, Cause),
@@ -220,18 +221,24 @@ impl Link {
         Ok((reply.map_err(|error| protocol(Fate::MayHaveRun, error))?, body))
     }
 
-    /// Ends the connection and all calls on it: the node is known to be gone. The next call opens
-    /// it again.
+    /// Ends the connection and all calls on it, also if it is still being opened: the node is known
+    /// to be gone. Calls that wait learn at once that they were not sent; the next one opens it again.
     pub fn cut(&self) {
-        let open = self.up();
-        if let Some(shared) = open {
+        if let Some(shared) = self.up() {
             shared.close();
         }
+        self.0.stop_opening();
+        drop(self.0.waiting.take());
     }
 
     /// Whether a connection is open.
     pub fn is_up(&self) -> bool {
         self.up().is_some()
+    }
+
+    /// Whether a connection is open, or is being opened.
+    pub fn is_in_use(&self) -> bool {
+        self.is_up() || matches!(&*self.0.state.borrow(), State::Opening(_))
     }
 
     async fn open(&self, ask: Ask, more: More) -> Result<Asked, CallError> {
@@ -251,7 +258,7 @@ impl Link {
     fn up(&self) -> Option<Rc<Shared>> {
         match &*self.0.state.borrow() {
             State::Up(shared) if shared.is_open() => Some(shared.clone()),
-            State::Up(_) | State::Down | State::Opening | State::Pausing(..) => None,
+            State::Up(_) | State::Down | State::Opening(_) | State::Pausing(..) => None,
         }
     }
 
@@ -268,13 +275,14 @@ impl Link {
             }
             State::Up(shared) => !shared.is_open(),
             State::Down | State::Pausing(..) => true,
-            State::Opening => false,
+            State::Opening(_) => false,
         };
         let (tell, told) = oneshot::channel();
         let _waiting = inner.wait(tell, head).map_err(CallError::not_sent)?;
         if must_open {
-            *inner.state.borrow_mut() = State::Opening;
-            rt::spawn(inner.clone().bring_up());
+            let (stop, stopped) = oneshot::channel();
+            *inner.state.borrow_mut() = State::Opening(stop);
+            rt::spawn(inner.clone().bring_up(stopped));
         }
         told.await.unwrap_or_else(|_| Err(CallError::not_sent(Cause::Closed)))
     }
@@ -296,8 +304,22 @@ impl Inner {
         Ok(Waiting { link: self, head })
     }
 
-    async fn bring_up(self: Rc<Self>) {
-        let result = self.connect().await;
+    /// The task that opens the connection ends, and with it what it has opened.
+    fn stop_opening(&self) {
+        let mut state = self.state.borrow_mut();
+        match std::mem::replace(&mut *state, State::Down) {
+            State::Opening(stop) => drop(stop.send(())),
+            other @ (State::Up(_) | State::Down | State::Pausing(..)) => *state = other,
+        }
+    }
+
+    async fn bring_up(self: Rc<Self>, stopped: oneshot::Receiver<()>) {
+        let stopped = async {
+            let _told = stopped.await;
+            None
+        };
+        let opening = async { Some(self.connect().await) };
+        let Some(result) = stopped.or(opening).await else { return };
         let (state, told) = match result {
             Ok((shared, stream)) => {
                 self.pause.set(PAUSE_FIRST);
@@ -324,7 +346,7 @@ impl Inner {
             let is_mine = match (&*self.state.borrow(), &told) {
                 // If it has ended, they learn that they were not sent.
                 (State::Up(shared), Ok(mine)) => Rc::ptr_eq(shared, mine),
-                (State::Up(_) | State::Down | State::Opening | State::Pausing(..), _) => false,
+                (State::Up(_) | State::Down | State::Opening(_) | State::Pausing(..), _) => false,
             };
             if self.queued.get() == 0 || !is_mine {
                 return;

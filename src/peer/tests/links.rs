@@ -12,7 +12,7 @@ use celld_peer::socket::{Close, Message};
 use celld_peer::tunnel::{Received, SendError, SocketReader, SocketWriter};
 use celld_peer::{Ask, Call, CallKind, Cause, Code, Fate, Link, Patience, Server, WriteError};
 use celld_rt as rt;
-use futures_lite::StreamExt as _;
+use futures_lite::{AsyncReadExt as _, StreamExt as _};
 use peers::*;
 
 /// Runs a client beside a fresh server, and then stops the server, which must have let go of
@@ -384,6 +384,51 @@ fn a_link_that_is_cut_here_ends_its_calls_and_opens_again() {
         link.cut();
         let error = asked.answer().await.map(|_| ()).expect_err("it was cut");
         assert_eq!((error.code(), error.fate), ("link_closed", Fate::MayHaveRun));
+    });
+}
+
+#[test]
+fn a_link_that_is_cut_while_it_opens_ends_what_waits_and_opens_again() {
+    rt::block_on(async {
+        // Like a process that stands still: its kernel takes connections, and nobody speaks.
+        let silent = rt::net::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
+        let at = silent.local_addr().expect("an address");
+        let link = Link::new(identity(&fleet(1), "client"), address(at));
+        let asks = |n: usize| {
+            let asked = |_| {
+                let link = link.clone();
+                rt::spawn_joined(async move { link.ask(ask(ECHO, "h")).await.map(drop) })
+            };
+            (0..n).map(asked).collect::<Vec<_>>()
+        };
+        for _ in 0..3 {
+            assert!(!link.is_in_use());
+            let waiting = asks(5);
+            // The greeting is on its way, for which the link would wait for long.
+            let mut theirs = rt::net::accept(&silent).await;
+            assert!(link.is_in_use() && !link.is_up());
+            link.cut();
+            assert!(!link.is_in_use());
+            // One that comes before those have heard of it begins anew.
+            let later = asks(1);
+            let _second = rt::net::accept(&silent).await;
+            for waiting in waiting {
+                let error = waiting.join().await.expect("no panic").expect_err("nobody is there");
+                assert_eq!((error.fate, &error.cause), (Fate::NotSent, &Cause::Closed), "{error}");
+            }
+            // Nothing goes on.
+            theirs.read_to_end(&mut Vec::new()).await.expect("the end of the connection");
+            link.cut();
+            for later in later {
+                assert!(later.join().await.expect("no panic").is_err());
+            }
+        }
+        drop(silent);
+        // A node takes its place.
+        let node = Node::start_at(at, 1, Patience::NORMAL);
+        assert!(call(&link, ECHO, "h", body(10)).await.is_ok());
+        drop(link);
+        node.stop(Stop::Drain);
     });
 }
 

@@ -97,7 +97,7 @@ impl Lanes {
         }
         self.dead.extend(before.into_iter().map(|(node, ways)| (node, ways.all())));
         for ways in self.nodes.values_mut() {
-            ways.old.retain(Link::is_up);
+            ways.old.retain(Link::is_in_use);
         }
     }
 
@@ -148,12 +148,14 @@ fn shards_reached(from: Place, shards: usize, others: usize) -> Vec<u16> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use celld_core::fleet::{FleetId, FleetRecord, FleetSecret};
     use celld_core::lease::Load;
     use celld_core::node::DiskId;
     use celld_core::time::{Micros, Wall};
-    use celld_peer::PROTOCOL;
     use celld_peer::identity::{Principal, Role};
+    use celld_peer::{Ask, CallKind, Cause, PROTOCOL};
+    use celld_rt as rt;
 
     use super::*;
 
@@ -248,5 +250,33 @@ mod tests {
         assert_eq!((gone.len(), lanes.take_dead().len()), (41, 0));
         assert!(gone.iter().any(|(name, _)| *name == node("b")));
         assert!(lanes.link(&node("b"), Some(&session('c')), &cell).is_some());
+    }
+
+    #[test]
+    fn a_link_that_is_no_longer_used_is_cut_with_its_session_also_while_it_opens() {
+        rt::block_on(async {
+            // Its kernel takes connections, and nobody speaks.
+            let silent =
+                rt::net::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
+            let at = silent.local_addr().expect("an address").to_string();
+            let b = Record { address: Some(at), ..lease("b", 'b', 2) };
+            let mut lanes = lanes(0, 2);
+            lanes.saw(1, std::slice::from_ref(&b));
+            let link = lanes.link(&node("b"), None, &cells().next().expect("a cell")).expect("one");
+            let ask = Ask { kind: CallKind::PROBE, head: Bytes::new(), wait: None };
+            let waiting = rt::spawn_joined(async move { link.ask(ask).await.map(drop) });
+            let _theirs = rt::net::accept(&silent).await;
+            // So many nodes that there is one link to each; then it dies.
+            let names: Vec<_> = (0..40).map(|n| lease(&format!("n{n}"), 'c', 2)).collect();
+            for look in 2..5 {
+                lanes.saw(look, &[&names[..], std::slice::from_ref(&b)].concat());
+                assert!(lanes.take_dead().is_empty());
+            }
+            lanes.saw(5, &names);
+            let dead = lanes.take_dead();
+            dead.iter().flat_map(|(_, links)| links).for_each(Link::cut);
+            let error = waiting.join().await.expect("no panic").expect_err("nobody is there");
+            assert_eq!(error.cause, Cause::Closed);
+        });
     }
 }
