@@ -11,6 +11,7 @@ use std::borrow::Cow;
 
 use base64_simd::STANDARD;
 use bytes::Bytes;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, IF_MATCH, IF_MODIFIED_SINCE,
     IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE,
@@ -18,7 +19,7 @@ use http::header::{
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
-use ring::hmac::{self, HMAC_SHA256};
+use sha2::Sha256;
 
 use super::super::clock::http_date_of;
 use super::{CredentialError, insert_secret};
@@ -29,7 +30,7 @@ const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 /// An account and its key.
 pub(super) struct SharedKey {
     account: String,
-    key: hmac::Key,
+    key: Hmac<Sha256>,
 }
 
 impl SharedKey {
@@ -46,7 +47,8 @@ impl SharedKey {
         if account.is_empty() || !account.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return Err("the account name is not of letters and digits".to_owned());
         }
-        Ok(Self { account, key: hmac::Key::new(HMAC_SHA256, &bytes) })
+        let key = Hmac::new_from_slice(&bytes).expect("a key of any length");
+        Ok(Self { account, key })
     }
 
     /// Adds date and signature to a request.
@@ -57,8 +59,8 @@ impl SharedKey {
         wall_ms: u64,
     ) -> Result<(), CredentialError> {
         insert_date(parts, wall_ms);
-        let signature = hmac::sign(&self.key, self.string_to_sign(parts, body)?.as_bytes());
-        let text = STANDARD.encode_to_string(signature.as_ref());
+        let signature = self.key.clone().chain_update(self.string_to_sign(parts, body)?);
+        let text = STANDARD.encode_to_string(signature.finalize().into_bytes());
         insert_secret(parts, AUTHORIZATION, format!("SharedKey {}:{text}", self.account))
     }
 

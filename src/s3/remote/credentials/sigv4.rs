@@ -1,8 +1,8 @@
 //! Signature version 4 in headers, as Amazon (`AWS4`) and Google (`GOOG4`, HMAC keys) want it.
 //!
 //! Ours and not the library's: the library's takes the time from the clock, and a request must be
-//! signed by the *server's* time when this machine's clock is wrong; and the key of the day is
-//! derived once and not for every request.
+//! signed by the *server's* time when this machine's clock is wrong; and it writes anew for each
+//! request what all requests of a second have in common.
 //!
 //! All headers are signed, conditions and ranges among them, so that nothing on the way can take
 //! one away unnoticed; except those that a hop may change by right.
@@ -11,16 +11,17 @@
 //! `A-Z a-z 0-9 - . _ ~` left as it is (and `/` in the path): they are signed as they are sent.
 //! Source: "Signature Version 4 signing process", "V4 signing process with your own program".
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::header::{AUTHORIZATION, HOST};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
-use ring::digest::{SHA256, digest};
-use ring::hmac::{self, HMAC_SHA256};
+use sha2::digest::Output;
+use sha2::{Digest as _, Sha256};
 
-use super::super::clock::Civil;
+use super::super::clock::stamp_of;
 use super::{CredentialError, insert_secret};
 
 /// What differs between the two clouds.
@@ -57,7 +58,8 @@ pub(super) static GOOG: Flavor = Flavor {
     token: HeaderName::from_static("x-goog-security-token"),
 };
 
-const DAY_MS: u64 = 86_400_000;
+/// Of a sum.
+const SUM_BYTES: usize = 32;
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -74,15 +76,27 @@ const UNTOUCHED: [&str; 9] = [
     "user-agent",
 ];
 
-/// An access key, and its key of the day.
+const SIGNATURE: &str = ", Signature=";
+
+/// An access key, and what it signs with in the present second.
 pub(super) struct AccessKey {
     flavor: &'static Flavor,
     id: String,
     secret: String,
     token: Option<HeaderValue>,
     region: String,
-    /// Day since 1970, and the key that is derived for it.
-    derived: Mutex<Option<(u64, hmac::Key)>>,
+    moment: Mutex<Option<Arc<Moment>>>,
+}
+
+/// What all signatures of one second have in common.
+struct Moment {
+    /// Since 1970.
+    second: u64,
+    stamp: HeaderValue,
+    /// The header with the signature, up to the names of what is signed.
+    opening: String,
+    /// By the key of the day, of all that is signed but the sum of the request.
+    mac: Hmac<Sha256>,
 }
 
 impl AccessKey {
@@ -109,7 +123,7 @@ impl AccessKey {
         if secret.is_empty() {
             return Err("the secret access key is empty".to_owned());
         }
-        Ok(Self { flavor, id, secret, token, region, derived: Mutex::new(None) })
+        Ok(Self { flavor, id, secret, token, region, moment: Mutex::new(None) })
     }
 
     /// Adds date, token, payload hash and signature to a request.
@@ -122,42 +136,42 @@ impl AccessKey {
         body: &Bytes,
         wall_ms: u64,
     ) -> Result<(), CredentialError> {
-        let stamp = Civil::of(wall_ms).to_string();
-        self.prepare(parts, body, &stamp)?;
-        let mut signed = signed_headers(parts);
-        signed.sort_unstable_by_key(|(name, _)| *name);
-        let names = names_of(&signed);
-        let canonical = self.canonical_request(parts, &signed, &names)?;
-        let scope = [&stamp[..8], &self.region, self.flavor.service, self.flavor.end].join("/");
-        let mut to_sign = String::with_capacity(192);
-        for line in [self.flavor.algorithm, &stamp, &scope] {
-            to_sign.push_str(line);
-            to_sign.push('\n');
+        let moment = self.moment(wall_ms / 1_000);
+        self.prepare(parts, body, &moment)?;
+        let signed = signed_headers(parts);
+        let names_len = signed.iter().map(|(name, _)| name.len() + 1).sum::<usize>() - 1;
+        // Exactly as long as it gets: then the header takes it as it is.
+        let header_len = moment.opening.len() + names_len + SIGNATURE.len() + 2 * SUM_BYTES;
+        let mut header = String::with_capacity(header_len);
+        header.push_str(&moment.opening);
+        for (place, (name, _)) in signed.iter().enumerate() {
+            if place > 0 {
+                header.push(';');
+            }
+            header.push_str(name);
         }
-        push_hex(&mut to_sign, digest(&SHA256, canonical.as_bytes()).as_ref());
-
-        let signature = hmac::sign(&self.key_of(wall_ms / DAY_MS, &stamp[..8]), to_sign.as_bytes());
-        let mut header = String::with_capacity(256);
-        for part in [self.flavor.algorithm, " Credential=", &self.id, "/", &scope] {
-            header.push_str(part);
-        }
-        for part in [", SignedHeaders=", &names, ", Signature="] {
-            header.push_str(part);
-        }
-        push_hex(&mut header, signature.as_ref());
+        let names = &header[moment.opening.len()..];
+        let sum = self.sum_of(parts, &signed, names)?;
+        let signature = moment.mac.clone().chain_update(hex_of(&sum)).finalize().into_bytes();
+        header.push_str(SIGNATURE);
+        header.push_str(text(&hex_of(&signature)));
         insert_secret(parts, AUTHORIZATION, header)
     }
 
     /// The headers that the signature is about.
-    fn prepare(&self, parts: &mut Parts, body: &Bytes, stamp: &str) -> Result<(), CredentialError> {
+    fn prepare(
+        &self,
+        parts: &mut Parts,
+        body: &Bytes,
+        moment: &Moment,
+    ) -> Result<(), CredentialError> {
         if !parts.headers.contains_key(HOST) {
             let authority = parts.uri.authority().ok_or(CredentialError::Unsignable("no host"))?;
             let host = HeaderValue::from_str(authority.as_str())
                 .map_err(|_| CredentialError::Unsignable("a host that no header can hold"))?;
             parts.headers.insert(HOST, host);
         }
-        let stamp = HeaderValue::from_str(stamp).expect("digits and letters");
-        parts.headers.insert(self.flavor.date.clone(), stamp);
+        parts.headers.insert(&self.flavor.date, moment.stamp.clone());
         if let Some(token) = &self.token {
             parts.headers.insert(&self.flavor.token, token.clone());
         }
@@ -167,72 +181,79 @@ impl AccessKey {
             } else if parts.uri.scheme_str() == Some("https") {
                 HeaderValue::from_static(UNSIGNED)
             } else {
-                let mut hash = String::with_capacity(64);
-                push_hex(&mut hash, digest(&SHA256, body).as_ref());
-                HeaderValue::try_from(hash).expect("hexadecimal digits")
+                let hash = hex_of(&Sha256::digest(body));
+                HeaderValue::from_bytes(&hash).expect("hexadecimal digits")
             };
             parts.headers.insert(&self.flavor.payload, hash);
         }
         Ok(())
     }
 
-    fn canonical_request(
+    /// Of the canonical request.
+    fn sum_of(
         &self,
         parts: &Parts,
         signed: &[(&str, &HeaderValue)],
         names: &str,
-    ) -> Result<String, CredentialError> {
-        let mut text = String::with_capacity(1_024);
-        text.push_str(parts.method.as_str());
-        text.push('\n');
-        text.push_str(parts.uri.path());
-        text.push('\n');
-        push_query(&mut text, parts.uri.query().unwrap_or_default());
-        text.push('\n');
+    ) -> Result<Output<Sha256>, CredentialError> {
+        let mut sum = Sha256::new();
+        for part in [parts.method.as_str(), "\n", parts.uri.path(), "\n"] {
+            sum.update(part);
+        }
+        add_query(&mut sum, parts.uri.query().unwrap_or_default());
+        sum.update("\n");
         for (name, value) in signed {
-            text.push_str(name);
-            text.push(':');
-            push_trimmed(&mut text, text_of(value)?);
-            text.push('\n');
+            sum.update(name);
+            sum.update(":");
+            add_trimmed(&mut sum, text_of(value)?);
+            sum.update("\n");
         }
-        text.push('\n');
-        text.push_str(names);
-        text.push('\n');
-        text.push_str(text_of(&parts.headers[&self.flavor.payload])?);
-        Ok(text)
+        let payload = text_of(&parts.headers[&self.flavor.payload])?;
+        for part in ["\n", names, "\n", payload] {
+            sum.update(part);
+        }
+        Ok(sum.finalize())
     }
 
-    fn key_of(&self, day: u64, date: &str) -> hmac::Key {
-        let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, key)) = derived.as_ref()
-            && *known == day
-        {
-            return key.clone();
+    fn moment(&self, second: u64) -> Arc<Moment> {
+        let mut known = self.moment.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(moment) = known.as_ref().filter(|moment| moment.second == second) {
+            return moment.clone();
         }
-        let root = [self.flavor.key_prefix.as_bytes(), self.secret.as_bytes()].concat();
-        let mut key = hmac::Key::new(HMAC_SHA256, &root);
-        for part in [date, &self.region, self.flavor.service, self.flavor.end] {
-            key = hmac::Key::new(HMAC_SHA256, hmac::sign(&key, part.as_bytes()).as_ref());
+        let moment = Arc::new(self.begin(second));
+        *known = Some(moment.clone());
+        moment
+    }
+
+    fn begin(&self, second: u64) -> Moment {
+        let Flavor { algorithm, key_prefix, service, end, .. } = *self.flavor;
+        let stamp = stamp_of(second);
+        let day = &stamp[..8];
+        let mut mac = keyed([key_prefix, &self.secret].concat().as_bytes());
+        for part in [day, &self.region, service, end] {
+            mac = keyed(&mac.chain_update(part).finalize().into_bytes());
         }
-        *derived = Some((day, key.clone()));
-        key
+        let scope = [day, &self.region, service, end].join("/");
+        for part in [algorithm, "\n", &stamp, "\n", &scope, "\n"] {
+            mac.update(part.as_bytes());
+        }
+        let opening = format!("{algorithm} Credential={}/{scope}, SignedHeaders=", self.id);
+        let stamp = HeaderValue::try_from(stamp).expect("digits and letters");
+        Moment { second, stamp, opening, mac }
     }
 }
 
+fn keyed(key: &[u8]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("a key of any length")
+}
+
+/// In byte order of their names.
 fn signed_headers(parts: &Parts) -> Vec<(&str, &HeaderValue)> {
+    let mut signed = Vec::with_capacity(parts.headers.len());
     let all = parts.headers.iter().map(|(name, value)| (name.as_str(), value));
-    all.filter(|(name, _)| !UNTOUCHED.contains(name)).collect()
-}
-
-fn names_of(signed: &[(&str, &HeaderValue)]) -> String {
-    let mut names = String::with_capacity(128);
-    for (name, _) in signed {
-        if !names.is_empty() {
-            names.push(';');
-        }
-        names.push_str(name);
-    }
-    names
+    signed.extend(all.filter(|(name, _)| !UNTOUCHED.contains(name)));
+    signed.sort_unstable_by_key(|(name, _)| *name);
+    signed
 }
 
 fn text_of(value: &HeaderValue) -> Result<&str, CredentialError> {
@@ -240,7 +261,7 @@ fn text_of(value: &HeaderValue) -> Result<&str, CredentialError> {
 }
 
 /// Pairs in byte order, each with its `=`.
-fn push_query(text: &mut String, query: &str) {
+fn add_query(sum: &mut Sha256, query: &str) {
     let mut pairs: Vec<_> = query
         .split('&')
         .filter(|pair| !pair.is_empty())
@@ -249,34 +270,35 @@ fn push_query(text: &mut String, query: &str) {
     pairs.sort_unstable();
     for (place, (name, value)) in pairs.into_iter().enumerate() {
         if place > 0 {
-            text.push('&');
+            sum.update("&");
         }
-        text.push_str(name);
-        text.push('=');
-        text.push_str(value);
+        for part in [name, "=", value] {
+            sum.update(part);
+        }
     }
 }
 
 /// Without white space at the ends, and one space where there are several.
-fn push_trimmed(text: &mut String, value: &str) {
+fn add_trimmed(sum: &mut Sha256, value: &str) {
+    if value.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return sum.update(value);
+    }
     for (place, word) in value.split_ascii_whitespace().enumerate() {
         if place > 0 {
-            text.push(' ');
+            sum.update(" ");
         }
-        text.push_str(word);
+        sum.update(word);
     }
 }
 
-/// Of a sum of SHA-256.
-fn push_hex(text: &mut String, sum: &[u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut digits = [0; 64];
-    for (pair, byte) in digits.chunks_exact_mut(2).zip(sum) {
-        pair[0] = DIGITS[usize::from(byte >> 4)];
-        pair[1] = DIGITS[usize::from(byte & 15)];
-    }
-    let digits = &digits[..sum.len() * 2];
-    text.push_str(str::from_utf8(digits).expect("digits are ASCII"));
+fn hex_of(sum: &Output<Sha256>) -> [u8; 2 * SUM_BYTES] {
+    let mut digits = [0; 2 * SUM_BYTES];
+    hex::encode_to_slice(sum, &mut digits).expect("two digits for each byte");
+    digits
+}
+
+fn text(digits: &[u8]) -> &str {
+    str::from_utf8(digits).expect("digits are ASCII")
 }
 
 #[cfg(test)]
