@@ -1,5 +1,6 @@
 //! Lets hyper run on this runtime: sockets, timers, spawned tasks.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -11,10 +12,16 @@ use send_wrapper::SendWrapper;
 
 use crate::limit::Limit;
 
-/// What a read is offered first: most requests are smaller, and what is offered must be zeroed.
+/// What a read is offered first: most requests and answers are smaller.
 const WINDOW_MIN: usize = 2 << 10;
 /// What a read is offered at most, when the ones before filled what they were offered.
 const WINDOW_MAX: usize = 256 << 10;
+
+thread_local! {
+    /// What is offered must be initialised: reads of [`WINDOW_MIN`] pass through this, and only
+    /// what came is copied. Most of hyper's reads find nothing.
+    static SCRATCH: RefCell<[u8; WINDOW_MIN]> = const { RefCell::new([0; WINDOW_MIN]) };
+}
 
 /// A socket as hyper wants it.
 pub struct HyperIo<S> {
@@ -26,6 +33,14 @@ impl<S> HyperIo<S> {
     /// Wraps a socket.
     pub fn new(socket: S) -> Self {
         Self { socket, window: WINDOW_MIN }
+    }
+
+    fn adapt(&mut self, offered: usize, read: usize) {
+        self.window = if read == offered {
+            (self.window * 2).min(WINDOW_MAX)
+        } else {
+            read.next_power_of_two().clamp(WINDOW_MIN, WINDOW_MAX)
+        };
     }
 
     /// The socket, when hyper is through with it.
@@ -40,6 +55,16 @@ impl<S: AsyncRead + Unpin> hyper::rt::Read for HyperIo<S> {
         cx: &mut Context<'_>,
         mut cursor: hyper::rt::ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.window == WINDOW_MIN {
+            return SCRATCH.with_borrow_mut(|scratch| {
+                let room = &mut scratch[..cursor.remaining().min(WINDOW_MIN)];
+                let offered = room.len();
+                let read = ready!(Pin::new(&mut self.socket).poll_read(cx, room))?;
+                cursor.put_slice(&room[..read]);
+                self.adapt(offered, read);
+                Poll::Ready(Ok(()))
+            });
+        }
         // SAFETY: the tail is zeroed before it is shown as initialised bytes, so the slice is
         // valid for any reader, also for one that looks at it.
         let room = unsafe {
@@ -50,11 +75,7 @@ impl<S: AsyncRead + Unpin> hyper::rt::Read for HyperIo<S> {
         };
         let offered = room.len();
         let read = ready!(Pin::new(&mut self.socket).poll_read(cx, room))?;
-        self.window = if read == offered {
-            (self.window * 2).min(WINDOW_MAX)
-        } else {
-            read.next_power_of_two().clamp(WINDOW_MIN, WINDOW_MAX)
-        };
+        self.adapt(offered, read);
         // SAFETY: `read` bytes of the tail were written by the reader just now.
         unsafe { cursor.advance(read) };
         Poll::Ready(Ok(()))

@@ -23,7 +23,7 @@ const LATE_MAX: Duration = Duration::from_millis(50);
 /// # Errors
 /// The time was over first; the future is dropped.
 pub fn limited<F: Future>(span: Duration, future: F) -> Limited<F> {
-    Limited { future, limit: Limit::after(span) }
+    Limited { future, span, limit: None }
 }
 
 pin_project_lite::pin_project! {
@@ -32,7 +32,9 @@ pin_project_lite::pin_project! {
     pub struct Limited<F> {
         #[pin]
         future: F,
-        limit: Limit,
+        span: Duration,
+        // Begun when the future is not done at once, as many are: who reads what has come already.
+        limit: Option<Limit>,
     }
 }
 
@@ -44,7 +46,8 @@ impl<F: Future> Future for Limited<F> {
         if let Poll::Ready(done) = this.future.poll(cx) {
             return Poll::Ready(Ok(done));
         }
-        this.limit.poll(cx).map(|()| Err(TimedOut))
+        let limit = this.limit.get_or_insert_with(|| Limit::begin(*this.span, cx.waker()));
+        limit.poll(cx).map(|()| Err(TimedOut))
     }
 }
 
@@ -77,8 +80,9 @@ thread_local! {
 }
 
 impl Limit {
-    pub(crate) fn after(span: Duration) -> Self {
-        Self::at(Instant::now() + span)
+    fn begin(span: Duration, waker: &Waker) -> Self {
+        let at = Instant::now() + span;
+        Self { at, slot: Some(wait_for(at, waker)) }
     }
 
     pub(crate) fn at(at: Instant) -> Self {

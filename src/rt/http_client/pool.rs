@@ -325,14 +325,11 @@ where
 
     /// Starts the task that looks after idle connections. It ends when there is nothing to do.
     fn watch(&self) {
-        let alive = Rc::new(());
-        {
-            let mut state = self.0.state.borrow_mut();
-            if state.watcher.strong_count() > 0 {
-                return;
-            }
-            state.watcher = Rc::downgrade(&alive);
+        if self.0.state.borrow().watcher.strong_count() > 0 {
+            return;
         }
+        let alive = Rc::new(());
+        self.0.state.borrow_mut().watcher = Rc::downgrade(&alive);
         let (pool, warm) = (Rc::downgrade(&self.0), self.0.limits.warm);
         spawn(async move {
             let _alive = alive;

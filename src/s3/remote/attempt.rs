@@ -158,15 +158,27 @@ impl Call<'_> {
             Failure::timed_out()
         };
         let sending = within.for_bytes(ask.body.len() as u64);
-        let (response, used) = rt::limited(sending, self.send(ask)).await.map_err(late)??;
-        let reading = within.for_bytes(response.body().size_hint().lower());
+        let (response, used) = {
+            // Pinned, as what follows: it would be moved into the limit, and it is large.
+            let sent = pin!(self.send(ask));
+            rt::limited(sending, sent).await.map_err(late)??
+        };
+        let is_whole = response.body().is_end_stream();
+        let reading = || within.for_bytes(response.body().size_hint().lower());
         if response.status().is_success() {
-            let done = rt::limited(reading, read(response)).await.map_err(late)?;
+            let done = if is_whole {
+                read(response).await
+            } else {
+                let reading = reading();
+                let done = pin!(read(response));
+                rt::limited(reading, done).await.map_err(late)?
+            };
             used.give_back();
             return done;
         }
-        let answer =
-            rt::limited(reading, whole(response, ERROR_BYTES_MAX)).await.map_err(late)??;
+        let reading = reading();
+        let answer = pin!(whole(response, ERROR_BYTES_MAX));
+        let answer = rt::limited(reading, answer).await.map_err(late)??;
         used.give_back();
         Err(Failure::Refused(Box::new(Refusal::of(&*self.remote.dialect, &answer))))
     }
@@ -271,11 +283,11 @@ impl Remote {
     }
 
     fn look_at_clock(&self, sent_ms: u64, response: &Response<Incoming>) {
-        let received = rt::wall_ms();
         let last = self.looked_ms.load(Ordering::Relaxed);
-        if (received as i64).abs_diff(last) < DATE_EVERY_MS.unsigned_abs() {
+        if (sent_ms as i64).abs_diff(last) < DATE_EVERY_MS.unsigned_abs() {
             return;
         }
+        let received = rt::wall_ms();
         self.looked_ms.store(received as i64, Ordering::Relaxed);
         let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
         if let Some(date) = date.and_then(http_date) {

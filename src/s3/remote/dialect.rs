@@ -10,6 +10,7 @@ use celld_core::cas::{Etag, Guard};
 use http::header::{HOST, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Method, Uri, request, response, uri};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::xml::XmlFault;
 use crate::Entry;
@@ -202,30 +203,18 @@ impl Ask {
     }
 }
 
+/// What RFC 3986 wants nobody to encode stays.
+const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const PATH: &AsciiSet = &QUERY.remove(b'/');
+
 /// Appends `text`, percent-encoded for a path: a slash stays.
 pub(crate) fn encode_path(text: &str, into: &mut String) {
-    encode(text, true, into);
+    into.extend(utf8_percent_encode(text, PATH));
 }
 
 /// Appends `text`, percent-encoded for a query.
 pub(crate) fn encode_query(text: &str, into: &mut String) {
-    encode(text, false, into);
-}
-
-fn encode(text: &str, slash_stays: bool, into: &mut String) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for &byte in text.as_bytes() {
-        let plain = byte.is_ascii_alphanumeric()
-            || matches!(byte, b'-' | b'.' | b'_' | b'~')
-            || (slash_stays && byte == b'/');
-        if plain {
-            into.push(char::from(byte));
-        } else {
-            into.push('%');
-            into.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            into.push(char::from(DIGITS[usize::from(byte & 15)]));
-        }
-    }
+    into.extend(utf8_percent_encode(text, QUERY));
 }
 
 /// Undoes the percent-encoding of a listing. A plus is a space only where the store says so:

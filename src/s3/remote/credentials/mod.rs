@@ -115,19 +115,17 @@ impl Signer {
         body: &Bytes,
         wall_ms: u64,
     ) -> Result<(), CredentialError> {
-        let credential = self.credential(wall_ms).await?;
+        let credential = match self.ask(wall_ms) {
+            Answer::Use(credential) => credential,
+            // In a box, as below: large, and rare.
+            other @ (Answer::UseAndLoad(_) | Answer::Load | Answer::Wait | Answer::Failed(_)) => {
+                Box::pin(self.credential(other, wall_ms)).await?
+            }
+        };
         if body.len() < HASH_HERE_MAX || parts.uri.scheme() == Some(&http::uri::Scheme::HTTPS) {
             return credential.sign(parts, body, wall_ms);
         }
-        let mut apart = std::mem::replace(parts, http::Request::new(()).into_parts().0);
-        let body = body.clone();
-        let signing = celld_rt::blocking(move || {
-            let signed = credential.sign(&mut apart, &body, wall_ms);
-            (apart, signed)
-        });
-        let signed;
-        (*parts, signed) = signing.await;
-        signed
+        Box::pin(sign_apart(credential, parts, body.clone(), wall_ms)).await
     }
 
     /// After a 403: the next request waits for what the sources say now.
@@ -136,10 +134,18 @@ impl Signer {
         self.0.with_cache(|cache| cache.forget(mono_ms));
     }
 
-    async fn credential(&self, wall_ms: u64) -> Result<Arc<Credential>, CredentialError> {
+    fn ask(&self, wall_ms: u64) -> Answer {
+        let now = Now { wall_ms, mono_ms: mono_ms() };
+        self.0.with_cache(|cache| cache.ask(now))
+    }
+
+    async fn credential(
+        &self,
+        mut answer: Answer,
+        wall_ms: u64,
+    ) -> Result<Arc<Credential>, CredentialError> {
         loop {
-            let now = Now { wall_ms, mono_ms: mono_ms() };
-            match self.0.with_cache(|cache| cache.ask(now)) {
+            match answer {
                 Answer::Use(credential) => return Ok(credential),
                 Answer::UseAndLoad(credential) => {
                     self.start_load(wall_ms);
@@ -154,6 +160,7 @@ impl Signer {
             if self.0.with_cache(|cache| cache.is_loading()) {
                 ended.await;
             }
+            answer = self.ask(wall_ms);
         }
     }
 
@@ -162,6 +169,23 @@ impl Signer {
         let load = Load { shared: self.0.clone(), wall_ms, ended: false };
         celld_rt::spawn(load.run());
     }
+}
+
+/// On a thread for what takes long.
+async fn sign_apart(
+    credential: Arc<Credential>,
+    parts: &mut Parts,
+    body: Bytes,
+    wall_ms: u64,
+) -> Result<(), CredentialError> {
+    let mut apart = std::mem::replace(parts, http::Request::new(()).into_parts().0);
+    let signing = celld_rt::blocking(move || {
+        let signed = credential.sign(&mut apart, &body, wall_ms);
+        (apart, signed)
+    });
+    let signed;
+    (*parts, signed) = signing.await;
+    signed
 }
 
 impl fmt::Debug for Signer {
