@@ -174,7 +174,7 @@ impl Cell {
             }
             live.is_resting = true;
             live.was_used = false;
-            live.database.release_memory();
+            live.release_memory();
         }
         shard.eviction_event(Event::Idle(self.key, self.rest()));
     }
@@ -247,7 +247,7 @@ impl Cell {
             if !std::mem::take(&mut live.was_used) || must_go {
                 is_used = false;
             } else {
-                live.database.release_memory();
+                live.release_memory();
             }
         }
         if is_used {
@@ -388,6 +388,12 @@ impl Live {
     fn may_move(&self) -> bool {
         let is_at_rest = self.gate.is_empty() && self.sections.is_empty();
         self.is_moving && is_at_rest && self.only_listens()
+    }
+
+    /// Gives back what makes it fast, as it rests.
+    fn release_memory(&mut self) {
+        self.database.release_memory();
+        self.store.rest();
     }
 
     /// Whether everything that it wrote is proven, and shown to who waits for it.

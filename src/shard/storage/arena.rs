@@ -25,9 +25,25 @@ thread_local! {
     static ALL_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What all arenas of this thread take.
+/// What all arenas of this thread take, and what is packed.
 pub(super) fn all_bytes() -> usize {
     ALL_BYTES.get()
+}
+
+/// Bytes that count as taken until it is dropped.
+pub(super) struct Counted(usize);
+
+impl Counted {
+    pub(super) fn new(bytes: usize) -> Self {
+        ALL_BYTES.set(ALL_BYTES.get() + bytes);
+        Self(bytes)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        ALL_BYTES.set(ALL_BYTES.get() - self.0);
+    }
 }
 
 /// Grows by chunks: no page is ever copied to make room.

@@ -1,5 +1,7 @@
 //! The database of a cell as this node has it: its pages, in memory or in a file.
 //!
+//! A small one is packed while its cell rests (`packed`), and unpacked by the first use.
+//!
 //! Invariant: between turns the image is exactly at the last commit: SQLite writes pages only
 //! while it commits (`cache_spill=OFF`), and writes the old ones back if that fails. The image is
 //! a cache: what is durable are the LTX files. A file has no name and ends with the process.
@@ -17,6 +19,7 @@ use celld_core::txid::{Checksum, Position, Txid};
 use super::PAGE_BYTES;
 use super::arena::Arena;
 use super::ledger::{LOCK_PAGE, Ledger};
+use super::packed::Packed;
 
 /// Databases up to here stay in memory.
 pub const MEMORY_BYTES_MAX: u64 = 64 << 20;
@@ -51,6 +54,7 @@ pub struct Image {
 
 enum Backing {
     Memory(Arena),
+    Packed(Packed),
     File(File),
 }
 
@@ -90,12 +94,34 @@ impl Image {
     pub fn memory_bytes(&self) -> usize {
         let pages = match &self.backing {
             Backing::Memory(arena) => arena.memory_bytes(),
+            Backing::Packed(packed) => packed.memory_bytes(),
             Backing::File(_) => 0,
         };
         pages + self.ledger.memory_bytes() + self.marks.capacity() * size_of::<Position>()
     }
 
-    /// The content of page `pgno`; pages of a file are read into `buffer`.
+    /// Packs the pages of a small database, unless SQLite holds addresses of them.
+    pub(super) fn pack(&mut self) {
+        if let Backing::Memory(arena) = &self.backing
+            && !arena.is_borrowed()
+            && let Some(packed) = Packed::new(arena, self.pages)
+        {
+            self.backing = Backing::Packed(packed);
+        }
+    }
+
+    /// Has the pages where SQLite can read and write them.
+    ///
+    /// # Errors
+    /// No memory.
+    fn unpack(&mut self) -> io::Result<()> {
+        if let Backing::Packed(packed) = &self.backing {
+            self.backing = Backing::Memory(packed.unpack()?);
+        }
+        Ok(())
+    }
+
+    /// The content of page `pgno`; pages that are packed or in a file are read into `buffer`.
     ///
     /// # Errors
     /// The page is behind the end, or the file cannot be read.
@@ -107,32 +133,29 @@ impl Image {
         if pgno == 0 || pgno > self.pages {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        match &self.backing {
-            Backing::Memory(arena) => Ok(arena.page(pgno as usize - 1)),
-            Backing::File(file) => {
-                file.read_exact_at(buffer, offset_of(pgno))?;
-                Ok(buffer)
-            }
-        }
+        self.backing.page(pgno, buffer)
     }
 
     /// Copies bytes from `offset` on; returns how many there were.
+    ///
+    /// # Errors
+    /// The file cannot be read.
     pub(super) fn read(&self, mut offset: u64, target: &mut [u8]) -> io::Result<usize> {
         let size = self.bytes();
         let wanted = size.saturating_sub(offset).min(target.len() as u64) as usize;
         let target = &mut target[..wanted];
-        match &self.backing {
-            Backing::File(file) => file.read_exact_at(target, offset)?,
-            Backing::Memory(arena) => {
-                let mut filled = 0;
-                while filled < wanted {
-                    let page = arena.page((offset / PAGE_BYTES as u64) as usize);
-                    let from = &page[(offset % PAGE_BYTES as u64) as usize..];
-                    let count = from.len().min(wanted - filled);
-                    target[filled..filled + count].copy_from_slice(&from[..count]);
-                    (filled, offset) = (filled + count, offset + count as u64);
-                }
-            }
+        if let Backing::File(file) = &self.backing {
+            file.read_exact_at(target, offset)?;
+            return Ok(wanted);
+        }
+        let (mut filled, mut buffer) = (0, [0; PAGE_BYTES]);
+        while filled < wanted {
+            let pgno = (offset / PAGE_BYTES as u64) as u32 + 1;
+            let page = self.backing.page(pgno, &mut buffer)?;
+            let from = &page[(offset % PAGE_BYTES as u64) as usize..];
+            let count = from.len().min(wanted - filled);
+            target[filled..filled + count].copy_from_slice(&from[..count]);
+            (filled, offset) = (filled + count, offset + count as u64);
         }
         Ok(wanted)
     }
@@ -142,10 +165,12 @@ impl Image {
     /// # Errors
     /// No memory, or the file cannot be written.
     pub(super) fn write(&mut self, pgno: u32, data: &[u8; PAGE_BYTES]) -> io::Result<()> {
+        self.unpack()?;
         if pgno > self.pages {
             self.grow(pgno)?;
         }
         match &mut self.backing {
+            Backing::Packed(_) => unreachable!("it was unpacked"),
             Backing::Memory(arena) => arena.write(pgno as usize - 1, data),
             Backing::File(file) => file.write_all_at(data, offset_of(pgno))?,
         }
@@ -154,6 +179,7 @@ impl Image {
 
     fn grow(&mut self, pages: u32) -> io::Result<()> {
         match &mut self.backing {
+            Backing::Packed(_) => unreachable!("it was unpacked"),
             Backing::Memory(arena) => {
                 if !arena.reserve(pages as usize) {
                     return Err(io::ErrorKind::OutOfMemory.into());
@@ -174,10 +200,12 @@ impl Image {
     /// # Errors
     /// No memory, or the file cannot be cut.
     pub(super) fn set_pages(&mut self, pages: u32) -> io::Result<()> {
+        self.unpack()?;
         if pages > self.pages {
             return self.grow(pages);
         }
         match &mut self.backing {
+            Backing::Packed(_) => unreachable!("it was unpacked"),
             Backing::Memory(arena) => arena.cut(pages as usize),
             Backing::File(file) => file.set_len(offset_of(pages + 1))?,
         }
@@ -187,6 +215,8 @@ impl Image {
 
     /// The address of a page for SQLite, to be given back. `None`: it has to be read.
     pub(super) fn lend(&mut self, pgno: u32) -> Option<NonNull<u8>> {
+        // Without memory for it: reading the page says so.
+        self.unpack().ok()?;
         let Backing::Memory(arena) = &mut self.backing else { return None };
         if pgno == 0 || pgno > self.pages {
             return None;
@@ -242,14 +272,7 @@ impl Image {
         self.ledger.resize(self.pages);
         let mut buffer = [0; PAGE_BYTES];
         for &pgno in changed.iter().filter(|&&pgno| pgno <= self.pages && pgno != LOCK_PAGE) {
-            let data = match &self.backing {
-                Backing::Memory(arena) => arena.page(pgno as usize - 1),
-                Backing::File(file) => {
-                    file.read_exact_at(&mut buffer, offset_of(pgno))?;
-                    &buffer[..]
-                }
-            };
-            self.ledger.enter(pgno, data, txid);
+            self.ledger.enter(pgno, self.backing.page(pgno, &mut buffer)?, txid);
         }
         let position = Position { txid, checksum: self.checksum() };
         self.marks.push(position);
@@ -264,6 +287,18 @@ impl Image {
     /// Whether its pages are in a file.
     pub fn is_in_file(&self) -> bool {
         matches!(self.backing, Backing::File(_))
+    }
+}
+
+impl Backing {
+    /// A page that is there.
+    fn page<'a>(&'a self, pgno: u32, buffer: &'a mut [u8; PAGE_BYTES]) -> io::Result<&'a [u8]> {
+        match self {
+            Self::Memory(arena) => return Ok(arena.page(pgno as usize - 1)),
+            Self::Packed(packed) => packed.page(pgno as usize - 1, buffer)?,
+            Self::File(file) => file.read_exact_at(buffer, offset_of(pgno))?,
+        }
+        Ok(buffer)
     }
 }
 

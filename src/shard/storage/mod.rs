@@ -12,6 +12,7 @@ mod arena;
 mod compaction;
 mod image;
 mod ledger;
+mod packed;
 pub mod restore;
 #[cfg(test)]
 mod tests;
@@ -221,6 +222,11 @@ impl CellStore {
             state.broken.get_or_insert_with(|| error.to_string());
         }
         encoded
+    }
+
+    /// For a cell that rests: a small database takes a fraction of its size until it is used again.
+    pub fn rest(&mut self) {
+        self.shared.borrow_mut().image.pack();
     }
 
     /// Size of the database.

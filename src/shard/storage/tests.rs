@@ -278,6 +278,71 @@ fn a_large_database_moves_into_a_file_and_goes_on() {
 }
 
 #[test]
+fn a_small_database_is_packed_while_it_rests_and_loses_nothing() {
+    let mut bench = Bench::new();
+    bench.run("CREATE TABLE counter (id INTEGER PRIMARY KEY, value INTEGER)");
+    bench.run("CREATE TABLE blob (body BLOB); INSERT INTO counter VALUES (1, 1)");
+    bench.encode();
+    let before = bench.store.memory_bytes();
+    let (used, bytes) = (memory_bytes(), bytes_of(&bench.store.shared.borrow().image));
+    bench.store.rest();
+    let packed = bench.store.memory_bytes();
+    assert!(packed + 2 * PAGE_BYTES < before, "{packed} bytes instead of {before}");
+    assert_eq!(used - memory_bytes(), before - packed);
+    // What needs no unpacking: restores, and files that are made of it.
+    assert!(bytes == bytes_of(&bench.store.shared.borrow().image));
+    bench.store.begin_compaction(Txid::new(1), NOW).expect("a snapshot");
+    let mut file = vec![];
+    while bench.store.compaction_step(1, &mut file).expect("a step").is_none() {}
+    assert!(bytes_of(&restored(bench.place(), &[file])) == bytes);
+    assert_eq!(bench.store.memory_bytes(), packed);
+    // Reading and writing unpack it.
+    let count = |db: &Connection| -> i64 {
+        db.query_row("SELECT value FROM counter", [], |row| row.get(0)).expect("a value")
+    };
+    assert_eq!(count(&bench.db), 1);
+    assert!(bench.store.memory_bytes() > packed);
+    for value in 2..5 {
+        bench.store.rest();
+        bench.run("UPDATE counter SET value = value + 1");
+        assert_eq!(count(&bench.db), value);
+        bench.encode();
+    }
+    bench.store.rest();
+    bench.run("BEGIN; DROP TABLE blob; ROLLBACK");
+    bench.store.rest();
+    bench.run("DROP TABLE blob; VACUUM");
+    bench.encode();
+    bench.store.rest();
+    bench.assert_restores();
+}
+
+#[test]
+fn a_database_that_is_read_or_large_is_not_packed() {
+    let mut bench = Bench::new();
+    bench.run("CREATE TABLE t (id INTEGER PRIMARY KEY); INSERT INTO t VALUES (1), (2)");
+    bench.encode();
+    let before = bench.store.memory_bytes();
+    let store = &mut bench.store;
+    {
+        let mut select = bench.db.prepare("SELECT id FROM t").expect("a statement");
+        let mut rows = select.query([]).expect("rows");
+        assert!(rows.next().expect("a row").is_some());
+        store.rest();
+        assert_eq!(store.memory_bytes(), before, "SQLite holds addresses of its pages");
+        assert!(rows.next().expect("a row").is_some());
+    }
+    store.rest();
+    assert!(store.memory_bytes() < before);
+    bench.run("CREATE TABLE b (body BLOB); INSERT INTO b VALUES (zeroblob(300000))");
+    bench.encode();
+    let before = bench.store.memory_bytes();
+    bench.store.rest();
+    assert_eq!(bench.store.memory_bytes(), before, "unpacking it would take too long");
+    bench.assert_restores();
+}
+
+#[test]
 fn without_a_place_for_files_the_database_stays_in_memory() {
     let dir = tempfile::tempdir().expect("a directory");
     let taken = dir.path().join("taken");
