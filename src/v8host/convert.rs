@@ -286,6 +286,15 @@ fn unpack_headers(scope: &mut PinScope, packed: Local<v8::String>) -> Option<Hea
     Some(headers)
 }
 
+/// Of a response: a `Location` that names no place is not passed on, as in workerd.
+#[must_use]
+pub fn without_empty_location(mut headers: HeaderMap) -> HeaderMap {
+    if headers.get(http::header::LOCATION).is_some_and(HeaderValue::is_empty) {
+        headers.remove(http::header::LOCATION);
+    }
+    headers
+}
+
 /// Headers from `[name, value, name, value, …]`, or packed.
 pub fn headers_of(scope: &mut PinScope, flat: Local<v8::Value>) -> Option<HeaderMap> {
     if let Ok(packed) = Local::<v8::String>::try_from(flat) {

@@ -386,6 +386,7 @@ fn answer_call<'s>(
                 encoding: _,
                 web_socket,
             } = response;
+            let headers = convert::without_empty_location(headers);
             let (kind, value, length) = body_values(scope, body)?;
             let arguments = [
                 number(scope, call),

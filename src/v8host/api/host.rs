@@ -10,7 +10,9 @@
 use http::{Method, StatusCode};
 use v8::{FunctionCallbackArguments, Local, PinScope, ReturnValue};
 
-use crate::convert::{body_of, bytes_of, headers_of, intern, throw_type_error, to_string};
+use crate::convert::{
+    body_of, bytes_of, headers_of, intern, throw_type_error, to_string, without_empty_location,
+};
 use crate::errors::{failure, failure_of_cell};
 use crate::host::{
     CallId, CellSlot, Encoding, EventId, Failure, HostCall, LogLevel, Redirect, Request, Response,
@@ -99,7 +101,7 @@ fn response_of(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option
         return None;
     };
     let status_text = to_string(scope, args.get(3))?;
-    let headers = headers_of(scope, args.get(4))?;
+    let headers = without_empty_location(headers_of(scope, args.get(4))?);
     let body = body_of(scope, args.get(5), args.get(6), args.get(7))?;
     let encoding = encoding_of(args.get(9));
     let socket = args.get(10);

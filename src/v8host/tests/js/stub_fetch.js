@@ -12,6 +12,7 @@ export class Cell extends DurableObject {
         const location = searchParams.get('to') ?? '/echo';
         return new Response('elsewhere', { status: Number(code), headers: { location } });
       }
+      case 'nowhere': return new Response('nowhere', { status: Number(code), headers: { location: '' } });
       case 'loop': return code === '0' ? new Response('end') : Response.redirect(`http://x/loop/${code - 1}`);
       case 'status': return new Response('x', { status: Number(code) });
       case 'named': return new Response('x', { statusText: 'Fine' });
@@ -167,6 +168,14 @@ test('own properties of an error come with it', async (env) => {
   assertEquals(await thrown(env, 'many'), ['AggregateError: many', { errors: [new Error('a')], remote: true }]);
   assertEquals(await thrown(env, 'string'), ['Error: a string', { remote: true }]);
   await fetch('http://harness.test/uncaught');
+});
+
+test('a Location that names no place is not passed on', async (env) => {
+  for (const status of [200, 302]) {
+    const response = await cell(env).fetch(`http://x/nowhere/${status}`);
+    assertEquals([response.status, [...response.headers.keys()], await response.text()], [status, ['content-type'], 'nowhere']);
+  }
+  assertEquals(new Response('', { headers: { location: '' } }).headers.get('location'), '');
 });
 
 test('an object that is no error comes as it is', async (env) => {
