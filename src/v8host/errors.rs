@@ -11,12 +11,16 @@ use crate::host::Failure;
 use crate::stack;
 use crate::state::RealmState;
 
-/// Longest message and stack that leave a realm, in bytes: a thrown string may have half a GiB.
+/// Longest message that leaves a realm, in bytes: a thrown string may have half a GiB.
 const TEXT_MAX: usize = 64 * 1024;
 
+/// Longest name and stack, in bytes.
+const NAME_MAX: usize = 1024;
+const STACK_MAX: usize = 16 * 1024;
+
 /// Longest form of what comes with an error, in bytes: with the texts it fits into the head of an
-/// answer between nodes.
-const THROWN_MAX: usize = 32 * 1024;
+/// answer between nodes, which has 256 KiB.
+const THROWN_MAX: usize = 160 * 1024;
 
 /// Bits of the flags of a failure, as `answerError` passes them to JavaScript.
 pub mod flags {
@@ -80,26 +84,30 @@ pub fn failure_of_cell(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failur
     failure
 }
 
-/// An object with the own properties of an error as `own`, or with any other object as `value`.
-/// `None`: there is nothing to tell, or something that cannot be cloned, which costs all of it in
-/// workerd too.
+/// An object with the own properties of an error as `own`, with `exception` for a `DOMException`, of
+/// which nothing else goes along, or with any other object as `value`. `None`: there is nothing to
+/// tell, or something that cannot be cloned, which costs all of it in workerd too.
 fn thrown_form(scope: &mut PinScope, thrown: Local<v8::Value>) -> Option<Bytes> {
     let object = Local::<v8::Object>::try_from(thrown).ok()?;
     let form = v8::Object::new(scope);
-    let (name, kept) = if is_error(scope, object) {
-        ("own", own_properties(scope, object)?)
+    let (name, kept) = if object.is_native_error() {
+        ("own", own_properties(scope, object)?.into())
+    } else if is_exception(scope, object) {
+        ("exception", v8::Boolean::new(scope, true).into())
     } else {
-        ("value", object)
+        ("value", thrown)
     };
     let name = convert::intern(scope, name);
-    form.create_data_property(scope, name.into(), kept.into())?;
+    form.create_data_property(scope, name.into(), kept)?;
     let bytes = structured_clone::serialize(scope, form.into())?;
     (bytes.len() <= THROWN_MAX).then(|| bytes.into())
 }
 
-fn is_error(scope: &mut PinScope, object: Local<v8::Object>) -> bool {
-    object.is_native_error()
-        || object.get_constructor_name().to_rust_string_lossy(scope) == "DOMException"
+fn is_exception(scope: &mut PinScope, object: Local<v8::Object>) -> bool {
+    let state = RealmState::get(scope);
+    let Some(class) = &state.names.dom_exception else { return false };
+    let class = Local::new(scope, class);
+    object.instance_of(scope, class.into()).unwrap_or(false)
 }
 
 fn own_properties<'s>(
@@ -133,11 +141,14 @@ fn describe(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failure {
         let message = text(scope, thrown).unwrap_or_default();
         return Failure::new("Error", message);
     };
-    let name = property(scope, object, "name").unwrap_or_else(|| "Error".to_owned());
+    let mut name = property(scope, object, "name").unwrap_or_else(|| "Error".to_owned());
+    truncate(&mut name, NAME_MAX);
     let message = property(scope, object, "message").unwrap_or_default();
     let stack = property(scope, object, "stack").unwrap_or_default();
+    let mut stack = stack::frames_only(&stack);
+    truncate(&mut stack, STACK_MAX);
     Failure {
-        stack: stack::frames_only(&stack),
+        stack,
         name,
         message,
         remote: flag(scope, object, "remote"),
@@ -208,13 +219,13 @@ fn text(scope: &mut PinScope, value: Local<v8::Value>) -> Option<String> {
         }
         Err(_) => convert::to_string(scope, value)?,
     };
-    truncate(&mut text);
+    truncate(&mut text, TEXT_MAX);
     Some(text)
 }
 
-fn truncate(text: &mut String) {
-    if text.len() > TEXT_MAX {
-        let end = text.floor_char_boundary(TEXT_MAX);
+fn truncate(text: &mut String, max: usize) {
+    if text.len() > max {
+        let end = text.floor_char_boundary(max);
         text.truncate(end);
         text.push('…');
     }

@@ -34,10 +34,11 @@ function errorOf(name, message) {
 
 /**
  * An error of JavaScript for a failure of the host; `flags` as `Failure::flags`. `thrown` comes with what the code of
- * a cell has thrown: the object `own` with the properties of an error, or, if it was none, the object itself as `value`.
+ * a cell has thrown: the object `own` with the properties of an error, `exception` if it was a DOMException, or, if it
+ * was no error, the object itself as `value`.
  */
 function failureError(name, message, stack, flags, thrown) {
-  const error = thrown?.value ?? errorOf(name, message);
+  const error = thrown?.value ?? (thrown?.exception === true ? rt.domException(message, name) : errorOf(name, message));
   if (thrown?.value === undefined && stack !== '') put(error, 'stack', `${name}: ${message}\n${stack}`, false);
   const own = thrown?.own;
   if (own !== undefined) {

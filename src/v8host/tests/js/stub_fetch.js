@@ -44,7 +44,17 @@ const errors = {
   many: () => new AggregateError([new Error('a')], 'many'),
   function: () => Object.assign(new Error('function'), { code: 1, call() {} }),
   getter: () => Object.defineProperty(Object.assign(new Error('getter'), { code: 1 }), 'bad', { get() { throw new Error('no'); } }),
-  large: () => Object.assign(new Error('large'), { code: 'x'.repeat(40_000) }),
+  sizeable: () => Object.assign(new Error('sizeable'), { code: 'x'.repeat(150_000) }),
+  large: () => Object.assign(new Error('large'), { code: 'x'.repeat(200_000) }),
+  exception: () => Object.assign(new DOMException('exception', 'DataCloneError'), { extra: 5 }),
+  ownException: () => new DOMException('ownException', 'Mine'),
+  syntaxException: () => new DOMException('syntaxException', 'SyntaxError'),
+  reason: () => AbortSignal.abort().reason,
+  longNames: () => {
+    const error = Object.assign(new Error('m'.repeat(70_000)), { name: 'n'.repeat(2_000), code: 'x'.repeat(150_000) });
+    error.stack = `Error: m${'\n    at f (a.js:1:1)'.repeat(2_000)}`;
+    return error;
+  },
   string: () => 'a string',
   object: () => ({ code: 404, message: 'an object', at: [1] }),
   list: () => [1, 2],
@@ -167,6 +177,27 @@ test('own properties of an error come with it', async (env) => {
   assertEquals(await thrown(env, 'hidden'), ['Error: hidden', { hid: 1, remote: true }]);
   assertEquals(await thrown(env, 'many'), ['AggregateError: many', { errors: [new Error('a')], remote: true }]);
   assertEquals(await thrown(env, 'string'), ['Error: a string', { remote: true }]);
+  await fetch('http://harness.test/uncaught');
+});
+
+test('a DOMException comes as one, whatever its name is, and without what else it has', async (env) => {
+  const caught = (what) => cell(env).fetch(`http://x/throw/${what}`).then(() => null, (reason) => reason);
+  for (const [what, text, code] of [
+    ['exception', 'DataCloneError: exception', 25], ['ownException', 'Mine: ownException', 0],
+    ['syntaxException', 'SyntaxError: syntaxException', 12], ['reason', 'AbortError: The operation was aborted', 20],
+  ]) {
+    const error = await caught(what);
+    assertEquals([error instanceof DOMException, `${error}`, error.code, error.extra, error.remote], [true, text, code, undefined, true]);
+  }
+  await fetch('http://harness.test/uncaught');
+});
+
+test('what comes with an error may have 160 KiB, its texts less', async (env) => {
+  const caught = (what) => cell(env).fetch(`http://x/throw/${what}`).then(() => null, (reason) => reason);
+  assertEquals((await caught('sizeable')).code.length, 150_000);
+  const error = await caught('longNames');
+  assertEquals(error.message, `${'m'.repeat(65_536)}…`);
+  assertEquals(error.code.length, 150_000);
   await fetch('http://harness.test/uncaught');
 });
 
