@@ -44,6 +44,7 @@ const FILES: &[(&str, &str)] = &[
     ("request.js", include_str!("js/request.js")),
     ("response.js", include_str!("js/response.js")),
     ("fetch.js", include_str!("js/fetch.js")),
+    ("tracing.js", include_str!("js/tracing.js")),
     ("dispatch.js", include_str!("js/dispatch.js")),
     ("alarms.js", include_str!("js/alarms.js")),
     ("sql.js", include_str!("js/sql.js")),

@@ -114,6 +114,11 @@ class ExecutionContext {
     return this.#props;
   }
 
+  get tracing() {
+    if (!isObject(this) || !(#event in this)) illegalInvocation();
+    return rt.tracing;
+  }
+
   get exports() {
     if (!isObject(this) || !(#event in this)) illegalInvocation();
     return rt.loopback;

@@ -63,6 +63,7 @@ rt.modules['cloudflare:workers'] = {
   WorkflowEntrypoint,
   env: rt.env,
   exports: rt.loopback,
+  tracing: rt.tracing,
   waitUntil(promise) {
     rt.checkIo();
     rt.waitUntil(promise);

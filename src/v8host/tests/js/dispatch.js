@@ -1,5 +1,5 @@
 // An event from its delivery to its end: handlers, ctx, failures.
-import { waitUntil as waitForEvent } from 'cloudflare:workers';
+import * as workers from 'cloudflare:workers';
 import { assert, assertEquals, assertRejects, assertThrows, test } from 'test';
 
 const log = [];
@@ -34,7 +34,7 @@ export default {
         ctx.waitUntil('no promise');
         return new Response('early');
       case '/wait-by-module':
-        waitForEvent(scheduler.wait(20).then(() => log.push('waited')));
+        workers.waitUntil(scheduler.wait(20).then(() => log.push('waited')));
         return new Response('early');
       case '/wait-fails':
         ctx.waitUntil(Promise.reject(new RangeError('in the background')));
@@ -137,6 +137,35 @@ test('ctx.abort ends the request', async () => {
   assertEquals(log, ['RangeError: enough', 'waited']);
   await assertRejects(text('/abort-plainly'), Error, 'Worker execution was aborted due to call to ctx.abort().');
   await fetch('http://harness.test/uncaught');
+});
+
+test('ctx.tracing has spans that record nothing', async (env, ctx) => {
+  const { tracing } = ctx;
+  assert(tracing === workers.tracing);
+  assertEquals(tracing.enterSpan('a', (...given) => given.slice(1), 1, 2), [1, 2]);
+  assertEquals(tracing.startActiveSpan('a', (span) => `${span}`), '[object Span]');
+  assert(tracing.enterSpan('a', function () { return this; }) === globalThis);
+  await assertRejects(tracing.enterSpan('a', async () => { throw new RangeError('inner'); }), RangeError, 'inner');
+  assertThrows(() => tracing.enterSpan(), TypeError, 'Failed to execute \'enterSpan\' on \'Tracing\': parameter 1 is not of type \'string\'.');
+  assertThrows(() => tracing.enterSpan('a', {}), TypeError, 'Failed to execute \'enterSpan\' on \'Tracing\': parameter 2 is not of type \'Function\'.');
+  assertThrows(() => tracing.withActiveSpan({}, () => 1), TypeError, 'Failed to execute \'withActiveSpan\' on \'Tracing\': parameter 1 is not of type \'Span\'.');
+  assertThrows(() => tracing.enterSpan.call({}, 'a', () => 1), TypeError, /^Illegal invocation/);
+  const span = tracing.startSpan('b');
+  assertEquals([span.isTraced, span.end(), span.recordException(new Error('e'))], [false, undefined, undefined]);
+  assertEquals(span.spanContext(), { traceId: '0'.repeat(32), spanId: '0'.repeat(16), traceFlags: 0 });
+  for (const value of [1, 'x', true, undefined, null, {}, [1]]) assert(span.setAttribute('a', value) === span);
+  assert(span.setAttributes({ a: 1 }).updateName('c').setStatus({ code: 'error' }) === span);
+  assertThrows(() => span.setAttribute('a', 1n), TypeError, 'Cannot convert a BigInt value to a number');
+  assertThrows(() => span.setAttributes([]), TypeError, 'Failed to execute \'setAttributes\' on \'Span\': parameter 1 is not of type \'object\'.');
+  assertThrows(() => span.setStatus({ code: 1 }), TypeError, 'Span status code must be \'unset\', \'ok\', or \'error\'.');
+  assertThrows(() => new tracing.Span(), TypeError, 'Illegal constructor');
+  await tracing.withActiveSpan(span, async () => {
+    assert(tracing.getActiveSpan() === span);
+    await scheduler.wait(1);
+    assert(tracing.getActiveSpan() === span, 'it follows promises');
+    assert(tracing.enterSpan('d', (inner) => tracing.getActiveSpan() === inner));
+  });
+  assert(tracing.getActiveSpan() !== span);
 });
 
 test('ctx.exports says what it does not have', async () => {
