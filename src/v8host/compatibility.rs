@@ -32,9 +32,13 @@ pub(crate) const WEBSOCKET_REPLIES: Flag = Flag {
     since: "2026-04-07",
 };
 
+/// `ctx.exports` is there.
+pub(crate) const CTX_EXPORTS: Flag =
+    Flag { on: "enable_ctx_exports", off: "disable_ctx_exports", since: "2025-11-17" };
+
 /// What a flag of this name, as a configuration gives it, contradicts. `None`: it switches nothing.
 pub fn opposite(name: &str) -> Option<&'static str> {
-    [DELETE_ALL_DELETES_ALARM, WEBSOCKET_BLOBS, WEBSOCKET_REPLIES]
+    [DELETE_ALL_DELETES_ALARM, WEBSOCKET_BLOBS, WEBSOCKET_REPLIES, CTX_EXPORTS]
         .iter()
         .flat_map(|flag| [(flag.on, flag.off), (flag.off, flag.on)])
         .find_map(|(this, other)| (this == name).then_some(other))

@@ -449,6 +449,11 @@ class Body {
         body.#length = stream.length;
         return true;
       },
+      /** Nobody will read the body. */
+      drop: (body) => {
+        if (body.#kind === HOST) ops.stream_cancel(body.#value);
+        if (body.#kind === STREAM) rt.promises.markHandled(cancelStream(body.#value, undefined));
+      },
       /** Moves the body of a request into a new one, which `new Request(request)` does. */
       take: (body) => {
         B.check(body);

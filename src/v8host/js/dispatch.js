@@ -22,12 +22,20 @@ class EventState {
     this.subrequests = 0;
     /** Its response is out, or its failure. */
     this.answered = false;
+    /** Who of this realm has asked, with `respond` and `fail`, or null: the host has. */
+    this.asked = null;
+    /** The event that this is a part of, as one of this realm has asked. */
+    this.outer = undefined;
   }
 }
 
 /** One part of an event is through. */
 function release(event) {
   if (--event.pending > 0) return;
+  if (event.asked !== null) {
+    if (event.outer !== undefined) release(event.outer);
+    return;
+  }
   forget(event);
   done(event.id);
 }
@@ -84,9 +92,10 @@ class ExecutionContext {
   #event;
   #props = undefined;
 
-  constructor(key, event) {
+  constructor(key, event, props) {
     if (key !== INTERNAL) illegalConstructor();
     this.#event = event;
+    this.#props = props;
   }
 
   waitUntil(promise) {
@@ -121,7 +130,7 @@ class ExecutionContext {
 
   get exports() {
     if (!isObject(this) || !(#event in this)) illegalInvocation();
-    return rt.loopback;
+    return rt.hasExports() ? rt.loopback : undefined;
   }
 }
 decorate(ExecutionContext);
@@ -131,7 +140,8 @@ decorate(ExecutionContext);
 function fail(event, error) {
   if (event.answered) return;
   event.answered = true;
-  respondError(event.id, event.cell, error);
+  if (event.asked === null) respondError(event.id, event.cell, error);
+  else event.asked.fail(error);
   release(event);
 }
 
@@ -146,6 +156,12 @@ function answer(event, response) {
   let last = false;
   try {
     if (P.isError(response)) throw new TypeError('Response.error() cannot be sent to a client.');
+    if (event.asked !== null) {
+      event.asked.respond(response);
+      event.answered = true;
+      release(event);
+      return;
+    }
     const webSocket = P.webSocket(response);
     const socket = webSocket === null ? undefined : rt.websocket.use(webSocket, event);
     flows = B.send(response, event);
@@ -167,10 +183,9 @@ function answer(event, response) {
 
 // --- Handlers.
 
-/** Calls a handler of the default export: a plain object, or a class made for each event. */
-function callHandler(name, event, argument) {
-  const main = rt.exports.default;
-  const context = new ExecutionContext(INTERNAL, event);
+/** Calls a handler of an export: a plain object, or a class made for each event. */
+function callHandler(main, name, event, argument, props = undefined) {
+  const context = new ExecutionContext(INTERNAL, event, props);
   if (typeof main === 'function') {
     const instance = new main(context, env);
     const handler = instance[name];
@@ -192,14 +207,44 @@ rt.entry.fetch = (id, cell, verb, url, list, kind, value, length) => {
   let result;
   try {
     const request = R.make(verb, url, list, kind, value, length, id);
-    result = cell === undefined ? callHandler('fetch', event, request) : rt.dispatch.cellFetch(cell, request);
+    result = cell === undefined ? callHandler(rt.exports.default, 'fetch', event, request) : rt.dispatch.cellFetch(cell, request);
   } catch (error) {
     fail(event, error);
     return;
   }
+  answerWith(event, result);
+};
+
+function answerWith(event, result) {
   if (P.isResponse(result)) answer(event, result);
   else then(resolvedWith(result), (response) => answer(event, response), (error) => fail(event, error));
-};
+}
+
+/** Runs `fetch` of an export for one of this realm, as a part of the event that runs. */
+function fetchLocally(main, props, request, asked) {
+  const frame = rt.frame();
+  const outer = frame.state;
+  const event = new EventState(frame.event, frame.cell);
+  event.asked = asked;
+  if (outer !== undefined) {
+    // Calls within calls within calls come to an end.
+    event.subrequests = outer.subrequests;
+    if (outer.pending > 0) {
+      event.outer = outer;
+      outer.pending++;
+    }
+  }
+  rt.runIn(newFrame(frame.event, frame.cell, frame.section, undefined, event), () => {
+    let result;
+    try {
+      result = callHandler(main, 'fetch', event, request, props);
+    } catch (error) {
+      fail(event, error);
+      return;
+    }
+    answerWith(event, result);
+  }, undefined);
+}
 
 class ScheduledController {
   #time;
@@ -235,7 +280,7 @@ rt.entry.scheduled = (id, cron, time) => {
   setFrame(newFrame(id, undefined, undefined, undefined, event));
   let result;
   try {
-    result = callHandler('scheduled', event, new ScheduledController(INTERNAL, time, cron));
+    result = callHandler(rt.exports.default, 'scheduled', event, new ScheduledController(INTERNAL, time, cron));
   } catch (error) {
     fail(event, error);
     return;
@@ -254,6 +299,7 @@ rt.dispatch = {
   EventState,
   ExecutionContext,
   fail,
+  fetchLocally,
   hold,
   release,
   signalOf,

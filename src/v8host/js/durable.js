@@ -11,7 +11,7 @@ const {
 const { INTERNAL, SafeMap } = rt;
 const { markHandled, rejectedWith, resolvedWith, then } = rt.promises;
 const {
-  Error, ObjectDefineProperty, ObjectFreeze, ObjectKeys, ObjectSetPrototypeOf, ObjectPrototype, Proxy, ReflectApply, ReflectGet, TypeError,
+  Error, ObjectDefineProperty, ObjectFreeze, ObjectHasOwn, ObjectKeys, ObjectSetPrototypeOf, ReflectApply, TypeError,
 } = primordials;
 
 const NO_JURISDICTION = 'Jurisdiction restrictions are not implemented in celld.';
@@ -67,25 +67,6 @@ decorate(DurableObjectId);
 
 // --- Stubs.
 
-/** Members that a stub does not take for the name of a method: promises and JSON ask for them. */
-const NO_METHOD = { __proto__: null, then: 1, toJSON: 1, connect: 0 };
-
-/**
- * What a stub inherits from: any name that it does not have is a method of the object. Calls of
- * methods are not implemented: they reject, and say so.
- */
-const anyMethod = new Proxy({ __proto__: null }, {
-  __proto__: null,
-  get(target, name, receiver) {
-    if (typeof name !== 'string' || NO_METHOD[name] === 1) return ReflectGet(ObjectPrototype, name, receiver);
-    if (name in ObjectPrototype) return ReflectGet(ObjectPrototype, name, receiver);
-    return function call() {
-      return rejectedWith(new Error(`Calling "${name}" on a Durable Object is not implemented in celld yet: `
-        + 'only fetch() reaches another object.'));
-    };
-  },
-});
-
 /** Stubs are numbered in a realm: calls on one stub arrive in order. */
 let stubs = 0;
 
@@ -140,7 +121,7 @@ class DurableObject {
     };
   }
 }
-ObjectSetPrototypeOf(DurableObject.prototype, anyMethod);
+ObjectSetPrototypeOf(DurableObject.prototype, rt.anyMethod('a Durable Object', 'only fetch() reaches another object.'));
 decorate(DurableObject);
 
 // --- Namespaces.
@@ -230,14 +211,12 @@ decorate(DurableObjectNamespace);
 
 /** `durable_objects.bindings` of the script: `[kind, name, class, namespace]` each. */
 const bound = [];
-/** `ctx.exports`: a namespace for each class that is bound. */
-rt.loopback = { __proto__: null };
 
 rt.bindings.durableObject = (binding) => {
   const namespace = new DurableObjectNamespace(INTERNAL, binding[2], binding[3]);
   bound[bound.length] = binding;
-  if (!(binding[2] in rt.loopback)) {
-    ObjectDefineProperty(rt.loopback, binding[2], { __proto__: null, value: namespace, enumerable: true });
+  if (!ObjectHasOwn(rt.loopback, binding[2])) {
+    ObjectDefineProperty(rt.loopback, binding[2], { __proto__: null, value: namespace, writable: true, enumerable: true, configurable: true });
   }
   return namespace;
 };
@@ -251,16 +230,6 @@ function classesOf(exports) {
     list += list === '' ? `"${names[i]}"` : `, "${names[i]}"`;
   }
   return list === '' ? 'no class' : list;
-}
-
-/** What workerd has in `ctx.exports` besides: stubs of entrypoints, and classes that are not bound. */
-function sayMissing(name) {
-  ObjectDefineProperty(rt.loopback, name, {
-    __proto__: null,
-    get: () => {
-      throw new Error(`ctx.exports.${name} is not implemented in celld yet: only classes of Durable Objects that are bound are there.`);
-    },
-  });
 }
 
 // The engine sets it once the main module has been evaluated: a class that is bound and missing
@@ -279,7 +248,7 @@ ObjectDefineProperty(rt, 'exports', {
     }
     exportsOfMain = exports;
     const names = ObjectKeys(exports);
-    for (let i = 0; i < names.length; i++) if (!(names[i] in rt.loopback)) sayMissing(names[i]);
+    for (let i = 0; i < names.length; i++) if (!ObjectHasOwn(rt.loopback, names[i])) rt.export(names[i], exports[names[i]]);
   },
 });
 
@@ -384,7 +353,7 @@ class DurableObjectState {
     readOnly(this, 'id', id);
     readOnly(this, 'storage', rt.storage.make(slot));
     readOnly(this, 'props', {});
-    readOnly(this, 'exports', rt.loopback);
+    if (rt.hasExports()) readOnly(this, 'exports', rt.loopback);
   }
 
   static {

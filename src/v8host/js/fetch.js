@@ -1,8 +1,8 @@
 //! The global `fetch`, and the calls to the host that wait for an answer.
 //!
 //! Publishes `rt.calls` (for whatever asks the host and waits), `rt.send` (a request to the network or
-//! to a cell) and `rt.failureError` (a failure of the host as an
-//! error of JavaScript).
+//! to a cell), `rt.asking` (its parts) and `rt.failureError` (a failure of the host as an error of
+//! JavaScript).
 //! Source: Fetch Standard, section 5.6; messages are workerd's.
 
 const { isObject, uncurry } = rt.webidl;
@@ -176,13 +176,18 @@ class Asked {
     return rt.stubs.call(this.stub, this.method, this.url, this.list, this.kind, this.value, this.length, this.redirect, this.manual);
   }
 
+  /** The call has failed. */
+  failed(reason) {
+    rt.stubs.failed(this.stub, reason);
+  }
+
   /** Asks for what a redirect leads to. Returns the number of the call. */
   follow(status, location) {
     const target = rt.url.locate(location, this.url);
     if (target === null) throw new TypeError('Invalid Location header; unable to follow redirect.');
     this.visited += this.hops === 0 ? this.url : `, ${this.url}`;
     if (this.hops === HOPS_MAX) throw new TypeError(`Too many redirects.${this.visited}`);
-    if (status !== 303 && this.kind === B.HOST) throw new TypeError(ONE_TIME);
+    if (status !== 303 && (this.kind === B.HOST || this.kind === B.STREAM)) throw new TypeError(ONE_TIME);
     this.hops += 1;
     if (becomesGet(status, this.method)) {
       this.method = 'GET';
@@ -202,9 +207,12 @@ function becomesGet(status, method) {
   return method === 'POST' && (status === 301 || status === 302);
 }
 
+/** The number of calls of which the host knows nothing. */
+const NO_HOST = 0;
+
 /** A request under way. */
 class Call extends Deferred {
-  /** `asked`: of a call to a cell, or null. `manual`: the body comes as it is sent. */
+  /** `asked`: of a call to a cell or an entrypoint, or null. `manual`: the body comes as it is sent. */
   constructor(id, signal, asked, manual) {
     super();
     this.id = id;
@@ -214,7 +222,7 @@ class Call extends Deferred {
     this.signal = signal;
     this.answer = null;
     this.onAbort = null;
-    waiting.add(this);
+    if (id !== NO_HOST) waiting.add(this);
     if (signal === null) return;
     this.onAbort = () => this.aborted();
     rt.abort.addAlgorithm(signal, this.onAbort);
@@ -226,21 +234,23 @@ class Call extends Deferred {
       B.abort(this.answer, reason);
       return;
     }
-    waiting.take(this.id);
-    ops.abandon(this.id);
+    if (this.id !== NO_HOST) {
+      waiting.take(this.id);
+      ops.abandon(this.id);
+    }
     this.reject(reason);
   }
 
-  /** A cell has answered: with a redirect to follow, or for good. */
+  /** A cell or an entrypoint has answered: with a redirect to follow, or for good. */
   answered(response) {
     const status = P.status(response);
     if (P.isRedirect(status) && this.asked.redirect === R.FOLLOW) {
       const location = listGet(B.list(response), 'location');
       if (location !== null && location !== '') {
-        if (B.kind(response) === B.HOST) ops.stream_cancel(B.value(response));
+        B.drop(response);
         try {
           this.id = this.asked.follow(status, location);
-          waiting.add(this);
+          if (this.id !== NO_HOST) waiting.add(this);
         } catch (error) {
           this.error(error);
         }
@@ -261,7 +271,7 @@ class Call extends Deferred {
 
   error(reason) {
     if (this.signal !== null) rt.abort.removeAlgorithm(this.signal, this.onAbort);
-    if (this.asked !== null) rt.stubs.failed(this.asked.stub, reason);
+    if (this.asked !== null) this.asked.failed(reason);
     this.reject(reason);
   }
 }
@@ -334,6 +344,7 @@ rt.webidl.arity(fetch, 1);
 rt.expose('fetch', fetch);
 rt.failureError = failureError;
 rt.send = send;
+rt.asking = { Asked, Call, NO_HOST, count, withoutFragment };
 rt.calls = {
   /** A call with `id`, `frame`, `response(…)` and `error(reason)`. */
   add: (call) => waiting.add(call),

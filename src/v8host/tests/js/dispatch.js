@@ -52,10 +52,6 @@ export default {
         return new Response('too late');
       case '/abort-plainly':
         return scheduler.wait(1).then(() => ctx.abort());
-      case '/exports':
-        return Response.json([typeof ctx.exports, Object.keys(ctx.exports)]);
-      case '/exports-missing':
-        return ctx.exports.default.fetch(request);
       case '/this':
         return new Response(String(this === undefined ? 'undefined' : typeof this.fetch));
       default:
@@ -166,10 +162,4 @@ test('ctx.tracing has spans that record nothing', async (env, ctx) => {
     assert(tracing.enterSpan('d', (inner) => tracing.getActiveSpan() === inner));
   });
   assert(tracing.getActiveSpan() !== span);
-});
-
-test('ctx.exports says what it does not have', async () => {
-  assertEquals(await text('/exports'), '["object",[]]');
-  await assertRejects(text('/exports-missing'), Error, /^ctx\.exports\.default is not implemented in celld yet/);
-  await fetch('http://harness.test/uncaught');
 });
