@@ -2,7 +2,8 @@
 //!
 //! Publishes `rt.events`. There is no tree: the path of an event is its target alone, so that a
 //! dispatch is the listeners with `capture` and then the others.
-//! An exception of a listener is reported (`rt.reportException`) and stops nobody else.
+//! An exception of a listener is reported (`rt.reportException`) and stops nobody else, unless a
+//! script has dispatched the event: then that gets it, as in workerd.
 //! Source: DOM Standard, sections 2.2 to 2.10; HTML Standard, section 8.1.8 for handlers.
 
 const {
@@ -27,15 +28,15 @@ class Event {
   #cancelable = false;
   #composed = false;
   #trusted = false;
-  #target = null;
-  #current = null;
+  /** Undefined until it is dispatched, as in workerd. */
+  #target = undefined;
+  #current = undefined;
   #phase = NONE;
   #dispatching = false;
   #stopped = false;
   #stoppedNow = false;
   #canceled = false;
   #inPassive = false;
-  #timeStamp = rt.now();
 
   constructor(type, init = undefined) {
     const where = constructor('Event');
@@ -70,7 +71,7 @@ class Event {
 
   composedPath() {
     if (!isEvent(this)) illegalInvocation();
-    return this.#current === null ? [] : [this.#current];
+    return this.#phase === NONE ? [] : [this.#current];
   }
 
   get eventPhase() {
@@ -141,7 +142,7 @@ class Event {
 
   get timeStamp() {
     if (!isEvent(this)) illegalInvocation();
-    return this.#timeStamp;
+    return 0;
   }
 
   #cancel() {
@@ -154,29 +155,31 @@ class Event {
       event.#trusted = true;
       return event;
     };
-    dispatch = (target, registry, event) => {
+    dispatch = (target, registry, event, throws) => {
       if (event.#dispatching) throw rt.domException('The event is already being dispatched.', 'InvalidStateError');
       event.#dispatching = true;
       event.#target = target;
       event.#current = target;
       event.#phase = AT_TARGET;
       const list = registry[event.#type];
-      if (list !== undefined) {
-        // Listeners that are added meanwhile do not run: the length is the one of now. The list
-        // itself is replaced, never changed, so that it stays as it was.
-        Event.#invoke(target, registry, event, list, true);
-        Event.#invoke(target, registry, event, list, false);
+      try {
+        if (list !== undefined) {
+          // Listeners that are added meanwhile do not run: the length is the one of now. The list
+          // itself is replaced, never changed, so that it stays as it was.
+          Event.#invoke(target, registry, event, list, true, throws);
+          Event.#invoke(target, registry, event, list, false, throws);
+        }
+      } finally {
+        event.#phase = NONE;
+        event.#dispatching = false;
+        event.#stopped = false;
+        event.#stoppedNow = false;
       }
-      event.#phase = NONE;
-      event.#current = null;
-      event.#dispatching = false;
-      event.#stopped = false;
-      event.#stoppedNow = false;
       return !event.#canceled;
     };
   }
 
-  static #invoke(target, registry, event, list, capture) {
+  static #invoke(target, registry, event, list, capture, throws) {
     if (event.#stopped) return;
     for (let i = 0; i < list.length; i++) {
       const listener = list[i];
@@ -186,9 +189,11 @@ class Event {
       try {
         call(listener.callback, target, event);
       } catch (error) {
+        if (throws) throw error;
         rt.reportException(error);
+      } finally {
+        event.#inPassive = false;
       }
-      event.#inPassive = false;
       if (event.#stoppedNow) return;
     }
   }
@@ -211,12 +216,12 @@ function call(callback, target, event) {
 }
 
 class CustomEvent extends Event {
-  #detail = null;
+  #detail = undefined;
 
   constructor(type, init = undefined) {
     required(arguments.length, constructor('CustomEvent'), 'string');
     super(type, init);
-    if (init !== undefined && init !== null && init.detail !== undefined) this.#detail = init.detail;
+    if (init !== undefined && init !== null) this.#detail = init.detail;
   }
 
   get detail() {
@@ -386,7 +391,7 @@ class EventTarget {
     const target = this ?? globalThis;
     const registry = registryOf(target);
     if (!isEvent(event)) mismatch(method('EventTarget', 'dispatchEvent'), 0, 'Event');
-    return dispatch(target, registry, event);
+    return dispatch(target, registry, event, true);
   }
 
   static {
@@ -463,7 +468,7 @@ function globalListens(type) {
 
 /** Dispatches an event of the runtime on the global scope; false when its default was prevented. */
 function dispatchGlobal(event) {
-  return dispatch(globalThis, globalRegistry, trust(event));
+  return dispatch(globalThis, globalRegistry, trust(event), false);
 }
 
 rt.events = {
@@ -473,7 +478,7 @@ rt.events = {
   EventTarget,
   PromiseRejectionEvent,
   /** Dispatches an event of the runtime on a target of ours. */
-  dispatchTrusted: (target, event) => dispatch(target, registryOf(target), trust(event)),
+  dispatchTrusted: (target, event) => dispatch(target, registryOf(target), trust(event), false),
   globalListens,
   dispatchGlobal,
   handlerAttribute,
