@@ -20,6 +20,9 @@ const setBytes = uncurry(bytesPrototype.set);
 const lengthOf = getter(Object.getPrototypeOf(bytesPrototype), 'byteLength');
 const bufferOf = getter(Object.getPrototypeOf(bytesPrototype), 'buffer');
 const lower = uncurry(String.prototype.toLowerCase);
+const trim = uncurry(String.prototype.trim);
+const sliceString = uncurry(String.prototype.slice);
+const exec = uncurry(RegExp.prototype.exec);
 const charCode = uncurry(String.prototype.charCodeAt);
 const replace = uncurry(RegExp.prototype[Symbol.replace]);
 
@@ -39,6 +42,25 @@ function normalizeType(type) {
     if (code < 0x20 || code > 0x7e) return '';
   }
   return lower(type);
+}
+
+const TYPE = /^([!#$%&'*+\-.^_`|~0-9a-z]+\/[!#$%&'*+\-.^_`|~0-9a-z]+)[\t\n\r ]*(?:;|$)/i;
+const PARAMETER = /^[\t\n\r ]*(?:([!#$%&'*+\-.^_`|~0-9a-z]+)=(?:("(?:[^"\\]|\\.)*")[^;]*|([^;"]+))|[^;]*)(?:;|$)/i;
+
+/** A `Content-Type` as the type of a blob: one that is none is empty, and so are bad parameters. */
+function typeOfHeader(text) {
+  text = trim(text);
+  const essence = exec(TYPE, text);
+  if (essence === null) return '';
+  let type = lower(essence[1]);
+  for (let rest = sliceString(text, essence[0].length); rest !== '';) {
+    const parameter = exec(PARAMETER, rest);
+    if (parameter === null) break;
+    rest = sliceString(rest, parameter[0].length);
+    const value = parameter[2] ?? (parameter[3] === undefined ? '' : trim(parameter[3]));
+    if (parameter[1] !== undefined && value !== '') type += `;${lower(parameter[1])}=${value}`;
+  }
+  return type;
 }
 
 function concat(parts, native) {
@@ -222,10 +244,10 @@ rt.blob = {
   isBlob,
   isFile,
   type: blobType,
-  /** A blob around bytes that nobody changes any more. */
-  make: (bytes, type) => make(bytes, normalizeType(type)),
+  /** A blob around bytes that nobody changes any more, with the type of a `Content-Type`. */
+  make: (bytes, header) => make(bytes, typeOfHeader(header)),
   makeFile: (bytes, type, name) =>
-    new File(MADE, name, { __proto__: null, bytes, type: normalizeType(type), lastModified: rt.now() }),
+    new File(MADE, name, { __proto__: null, bytes, type, lastModified: rt.now() }),
 };
 rt.expose('Blob', Blob);
 rt.expose('File', File);

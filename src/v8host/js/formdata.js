@@ -49,7 +49,7 @@ class FormData {
 
   append(name, value, filename = undefined) {
     if (!isFormData(this)) illegalInvocation();
-    required(arguments.length, method('FormData', 'append'), 'string', 'Blob or string');
+    required(arguments.length, method('FormData', 'append'), 'string', 'File or Blob or string');
     const key = USVString(name);
     const entries = this.#entries;
     entries[entries.length] = [key, valueOf(key, value, filename)];
@@ -95,7 +95,7 @@ class FormData {
 
   set(name, value, filename = undefined) {
     if (!isFormData(this)) illegalInvocation();
-    required(arguments.length, method('FormData', 'set'), 'string', 'Blob or string');
+    required(arguments.length, method('FormData', 'set'), 'string', 'File or Blob or string');
     const key = USVString(name);
     const entry = [key, valueOf(key, value, filename)];
     const entries = this.#entries;
@@ -127,10 +127,6 @@ rt.expose('FormData', FormData);
 /** The three characters that would end a quoted name, as browsers write them. */
 function escapeName(name) {
   return replaceAll(replaceAll(replaceAll(name, '"', '%22'), '\r', '%0D'), '\n', '%0A');
-}
-
-function unescapeName(name) {
-  return replaceAll(replaceAll(replaceAll(name, '%22', '"'), '%0D', '\r'), '%0A', '\n');
 }
 
 /** A body of a form: multipart, with a boundary that nobody can guess. */
@@ -236,11 +232,15 @@ function parseMultipart(entries, bytes, boundary) {
   for (;;) {
     at += lengthOf(boundary);
     if (bytes[at] === DASH && bytes[at + 1] === DASH) return;
+    if (bytes[at] !== LF && (bytes[at] !== CR || bytes[at + 1] !== LF)) {
+      throw new TypeError('Boundary string was not succeeded by CRLF, LF, or \'--\'.');
+    }
     // The blank line that ends the headers may follow at once: then they are empty.
     const line = indexOf(bytes, LF, at);
     const head = line < 0 ? -1 : endOfHead(bytes, line + 1);
     if (head < 0) throw new TypeError('No multipart message header termination found.');
-    const end = findBoundary(bytes, boundary, head);
+    // A line break is before it, which is not that of the head.
+    const end = findBoundary(bytes, boundary, head + 1);
     if (end < 0) throw new TypeError('No subsequent boundary string after multipart message.');
     const stop = bytes[end - 2] === CR && end - 2 >= head ? end - 2 : end - 1;
     addPart(entries, rt.encoding.decode(subarray(bytes, line + 1, head)), subarray(bytes, head, stop < head ? head : stop));
@@ -261,6 +261,19 @@ function endOfHead(bytes, from) {
 const HEADER = /^([^\r\n:]+):[\t ]*([^\r\n]*)\r?\n/;
 const PARAMETER = /^[\t ]*;[\t ]*([^=;\s]+)[\t ]*=[\t ]*(?:"((?:[^"\\]|\\["\\]|\\)*)"|([^;\s]*))/;
 
+/** What stands in quotes: a backslash goes before a quote or another one. */
+function unquote(text) {
+  let plain = '';
+  let from = 0;
+  for (let at = indexOfString(text, '\\'); at >= 0; at = indexOfString(text, '\\', at + 2)) {
+    const next = text[at + 1];
+    if (next !== '"' && next !== '\\') continue;
+    plain += sliceString(text, from, at);
+    from = at + 1;
+  }
+  return plain + sliceString(text, from);
+}
+
 /** Adds a part to a form. `head` is its header lines. */
 function addPart(entries, head, body) {
   let disposition = null;
@@ -275,21 +288,25 @@ function addPart(entries, head, body) {
   }
   if (disposition === null) throw new TypeError('No Content-Disposition header in FormData part.');
   const semicolon = indexOfString(disposition, ';');
-  const kind = toLowerCase(trim(semicolon < 0 ? disposition : sliceString(disposition, 0, semicolon)));
-  if (kind !== 'form-data') throw new TypeError('Content-Disposition header for FormData part must have the value "form-data", possibly followed by parameters.');
-  let name = null;
-  let filename = null;
+  const kind = trim(semicolon < 0 ? disposition : sliceString(disposition, 0, semicolon));
+  if (kind !== 'form-data') {
+    throw new TypeError('Content-Disposition header for FormData part must have the value "form-data", possibly followed by parameters. '
+      + `Got: "${kind}"`);
+  }
+  // As in workerd: only what is in quotes counts, and an empty text as none.
+  let name = '';
+  let filename = '';
   for (let rest = semicolon < 0 ? '' : sliceString(disposition, semicolon); ;) {
     const match = exec(PARAMETER, rest);
     if (match === null) break;
     rest = sliceString(rest, match[0].length);
-    const value = match[2] === undefined ? match[3] : unescapeName(replaceAll(match[2], '\\"', '"'));
-    const key = toLowerCase(match[1]);
-    if (key === 'name') name = value;
-    else if (key === 'filename') filename = value;
+    if (match[2] === undefined) continue;
+    const value = unquote(match[2]);
+    if (match[1] === 'name') name = value;
+    else if (match[1] === 'filename') filename = value;
   }
-  if (name === null) throw new TypeError('Content-Disposition header in FormData part is missing a name.');
-  if (filename === null) entries[entries.length] = [name, rt.encoding.decode(body)];
+  if (name === '') throw new TypeError('Content-Disposition header in FormData part is missing a name.');
+  if (filename === '') entries[entries.length] = [name, rt.encoding.decode(body)];
   else entries[entries.length] = [name, rt.blob.makeFile(new Uint8Array(body), type ?? '', filename)];
 }
 

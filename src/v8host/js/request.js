@@ -231,7 +231,10 @@ function resolve(input, init) {
     }
     if (redirect !== undefined) from.redirect = redirectOf(redirect);
     if (encodeResponseBody !== undefined) from.manual = isManual('encodeResponseBody', encodeResponseBody);
-    if (cf !== undefined) from.cf = cf;
+    if (cf !== undefined) {
+      if (!isObject(cf)) throw new TypeError('Incorrect type for the \'cf\' field on \'RequestInitializerDict\': the provided value is not of type \'Object\'.');
+      from.cf = cf;
+    }
     if (cache !== undefined) from.cache = cacheOf(cache);
     if (integrity !== undefined && integrity !== '') {
       throw new TypeError('Subrequest integrity checking is not implemented. The integrity option must be either undefined or an empty string.');
@@ -250,6 +253,7 @@ function resolve(input, init) {
   if (isRequest(input)) {
     if (!hasHeaders && !replaced) from.list = listCopy(B.list(input));
     if (!replaced) {
+      if (B.used(input)) throw new TypeError('Cannot reconstruct a Request with a used body.');
       const taken = B.take(input);
       if (taken.kind !== B.NONE && (from.method === 'GET' || from.method === 'HEAD')) {
         throw new TypeError('Request with a GET or HEAD method cannot have a body.');

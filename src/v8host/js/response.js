@@ -88,6 +88,9 @@ class Response extends Body {
         else if (socket !== null) checkStatus(status, socket);
         if (phrase !== undefined) text = statusTextOf(phrase);
         if (given !== undefined) headers = isHeaders(given) ? listCopy(listOf(given)) : listFrom(given, NO_HEADERS);
+        if (properties !== undefined && !isObject(properties)) {
+          throw new TypeError('Incorrect type for the \'cf\' field on \'InitializerDict\': the provided value is not of type \'Object\'.');
+        }
         cf = properties;
         if (encodeBody !== undefined) manual = isManual('encodeBody', encodeBody);
       }

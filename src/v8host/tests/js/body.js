@@ -288,3 +288,20 @@ test('what counts as an iterable', async () => {
   }
   await assertRejects(new Response(fails()).text(), RangeError, 'in the middle');
 });
+
+test('the type of a blob is the media type of the header', async () => {
+  for (const [header, type] of [
+    ['text/plain;charset=UTF-8', 'text/plain;charset=UTF-8'], ['TEXT/X;A=B', 'text/x;a=B'], ['text/x; y=z', 'text/x;y=z'],
+    ['text/x; y', 'text/x'], ['text/x;', 'text/x'], ['text/x; y="q q"', 'text/x;y="q q"'], ['bogus', ''], ['', ''], [' a/b ', 'a/b'],
+    ['application/json ; charset = utf-8', 'application/json'],
+  ]) assertEquals((await new Response('x', { headers: { 'content-type': header } }).blob()).type, type, header);
+});
+
+test('cf must be an object', () => {
+  for (const cf of [5, null, 'x']) {
+    assertThrows(() => new Request('http://x', { cf }), TypeError,
+      'Incorrect type for the \'cf\' field on \'RequestInitializerDict\': the provided value is not of type \'Object\'.');
+    assertThrows(() => new Response('', { cf }), TypeError,
+      'Incorrect type for the \'cf\' field on \'InitializerDict\': the provided value is not of type \'Object\'.');
+  }
+});

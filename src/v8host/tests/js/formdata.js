@@ -58,11 +58,12 @@ test('there and back', async () => {
   form.append('none', new File([], ''));
   const request = new Request('http://a', { method: 'POST', body: form });
   const back = await request.formData();
-  assertEquals([...back.keys()], ['a"\r\n', 'file', 'empty', 'none']);
-  assertEquals([back.get('a"\r\n'), back.get('empty')], ['line\r\n\r\n--\u00e9', '']);
+  // What is written so that it can stand in quotes stays so, and a file without a name is a text, as in workerd.
+  assertEquals([...back.keys()], ['a%22%0D%0A', 'file', 'empty', 'none']);
+  assertEquals([back.get('a%22%0D%0A'), back.get('empty')], ['line\r\n\r\n--\u00e9', '']);
   const file = back.get('file');
-  assertEquals([file.name, file.type, await file.bytes()], ['n"\u00e4.bin', 'x/y', new Uint8Array([0, 13, 10, 45, 45, 255])]);
-  assertEquals([back.get('none').name, back.get('none').size, back.get('none').type], ['', 0, 'application/octet-stream']);
+  assertEquals([file.name, file.type, await file.bytes()], ['n%22\u00e4.bin', 'x/y', new Uint8Array([0, 13, 10, 45, 45, 255])]);
+  assertEquals(back.get('none'), '');
 });
 
 test('what a form looks like', async () => {
@@ -78,7 +79,7 @@ test('what a form looks like', async () => {
 
 test('multipart that others write', async () => {
   assertEquals(plain(await multipart('--XX\nContent-Disposition: form-data; name="a"\n\n1\n--XX--\n')), [['a', '1']]);
-  assertEquals(plain(await multipart('preamble\n--XX  \ncontent-disposition:form-data ;name=a\n\n\n--XX--\nepilogue')), [['a', '']]);
+  assertEquals(plain(await multipart('preamble\n--XX\ncontent-disposition:form-data ;name="a"\n\n\n--XX--\nepilogue')), [['a', '']]);
   assertEquals(plain(await multipart('--XX\nContent-Type: text/plain; charset=utf-8\nContent-Disposition: form-data; name="a\\"b"\n\nx\ny\n--XX--')), [['a"b', 'x\r\ny']]);
   assertEquals(plain(await multipart('--a b\nContent-Disposition: form-data; name="q"\n\n--a\n--a b--', 'a b', 'Multipart/Form-Data; Boundary="a b"')), [['q', '--a']]);
   assertEquals(plain(await multipart('--XX--\n')), []);
@@ -117,4 +118,31 @@ test('receivers and arguments', () => {
   for (const name of ['append', 'delete', 'get', 'getAll', 'has', 'set', 'entries', 'keys', 'values']) {
     assertThrows(() => FormData.prototype[name].call({}, 'a', 'b'), TypeError, /^Illegal invocation/);
   }
+});
+
+const parts = (text) => new Response(text.replaceAll('\n', '\r\n'), { headers: { 'content-type': 'multipart/form-data; boundary=b' } })
+  .formData().then((form) => [...form].map(([name, value]) => [name, typeof value === 'string' ? value : [value.name, value.type, value.size]]));
+
+test('parts are read as workerd reads them', async () => {
+  const disposition = 'Content-Disposition: form-data';
+  for (const [text, expected] of [
+    [`--b\n${disposition}; name="a"; filename=""\nContent-Type: application/octet-stream\n\n\n--b--`, [['a', '']]],
+    [`--b\n${disposition}; name="a%22b"; filename="c%22d"\n\nx\n--b--`, [['a%22b', ['c%22d', '', 1]]]],
+    [`--b\n${disposition}; name="a\\"b"; filename="c\\\\d"\n\nx\n--b--`, [['a"b', ['c\\d', '', 1]]]],
+    [`--b\n${disposition}; name="a"; filename=f.txt\n\nx\n--b--`, [['a', 'x']]],
+    [`--b\n${disposition}; name="a"; FILENAME="f.txt"\n\nx\n--b--`, [['a', 'x']]],
+    [`--b\n${disposition}; filename="f"; name="a"\nContent-Type: TEXT/X; q=1\n\nx\n--b--`, [['a', ['f', 'TEXT/X; q=1', 1]]]],
+    [`--b\n${disposition}; name="a"\n\n--bx\n--b--`, [['a', '--bx']]],
+    [`--b\n${disposition}; name="a"\n\nx--b\n--b--`, [['a', 'x--b']]],
+    [`--b\n${disposition}; name="a"\n\n\n--b--`, [['a', '']]],
+  ]) assertEquals(await parts(text), expected, text);
+  for (const [text, message] of [
+    [`--b\n${disposition}; name=a\n\nx\n--b--`, 'Content-Disposition header in FormData part is missing a name.'],
+    [`--b\n${disposition}; name=""\n\nx\n--b--`, 'Content-Disposition header in FormData part is missing a name.'],
+    [`--b\n${disposition}; NAME="a"\n\nx\n--b--`, 'Content-Disposition header in FormData part is missing a name.'],
+    [`--bx\n${disposition}; name="a"\n\nx\n--b--`, 'Boundary string was not succeeded by CRLF, LF, or \'--\'.'],
+    [`--b\n${disposition}; name="a"\n\nx\n--bcd\n--b--`, 'Boundary string was not succeeded by CRLF, LF, or \'--\'.'],
+    ['--b\nContent-Disposition: attachment; name="a"\n\nx\n--b--', 'Content-Disposition header for FormData part must have the value '
+      + '"form-data", possibly followed by parameters. Got: "attachment"'],
+  ]) await assertRejects(parts(text), TypeError, message);
 });
