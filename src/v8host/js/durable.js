@@ -101,7 +101,7 @@ class DurableObject {
     if (!isObject(this) || !(#number in this)) illegalInvocation();
     if (this.#broken !== null) return rejectedWith(this.#broken);
     try {
-      if (arguments.length === 0) required(0, method('DurableObject', 'fetch'), 'Request or string');
+      if (arguments.length === 0) required(0, method('Fetcher', 'fetch'), 'Request or string');
       return rt.send(input, init, this);
     } catch (error) {
       return rejectedWith(error);

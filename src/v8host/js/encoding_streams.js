@@ -68,8 +68,8 @@ class TextDecoderStream {
     this.#transform = new TransformStream({
       transform(chunk, controller) {
         if (!isBufferSource(chunk)) {
-          throw new TypeError('TextDecoderStream is a byte stream but received an object of non-ArrayBuffer/'
-            + 'ArrayBufferView type on its writable side.');
+          throw new TypeError('This TransformStream is being used as a byte stream, but received a value that is not a '
+            + 'BufferSource.');
         }
         const text = decode(decoder, chunk, { stream: true });
         if (text !== '') enqueue(controller, text);

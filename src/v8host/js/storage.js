@@ -63,6 +63,11 @@ function keysOf(value) {
   return keys;
 }
 
+/** Options that change nothing here: they must be an object all the same. */
+function checkOptions(options, where, index, type) {
+  if (options !== undefined && options !== null && !isObject(options)) mismatch(where, index, type);
+}
+
 // --- What storage and transaction have in common. `slot` is the cell's number.
 
 function getValue(slot, key) {
@@ -75,6 +80,7 @@ function putValue(slot, args, where) {
   if (!isObject(key)) {
     if (args.length === 0) mismatch(where, 0, 'string or object');
     if (args[1] === undefined) throw new TypeError('put() called with undefined value.');
+    checkOptions(args[2], where, 2, 'PutOptions');
     writes++;
     ops.kv_put(slot, DOMString(key), args[1]);
     return;
@@ -143,6 +149,7 @@ class DurableObjectTransaction {
   async get(key, options = undefined) {
     const transaction = inner(this);
     required(arguments.length, method('DurableObjectTransaction', 'get'), 'string or Array');
+    checkOptions(options, method('DurableObjectTransaction', 'get'), 1, 'GetOptions');
     transaction.check('get');
     return getValue(transaction.slot, key);
   }
@@ -335,7 +342,7 @@ class SyncKvStorage {
 
   put(key, value) {
     if (!isObject(this) || !(#slot in this)) illegalInvocation();
-    if (arguments.length < 2) required(arguments.length, method('SyncKvStorage', 'put'), 'string', 'any');
+    if (arguments.length < 2) required(arguments.length, method('SyncKvStorage', 'put'), 'string', 'Value');
     writes++;
     ops.kv_put(this.#slot, DOMString(key), value);
   }
@@ -373,6 +380,7 @@ class DurableObjectStorage {
   async get(key, options = undefined) {
     const slot = slotOf(this);
     required(arguments.length, method(STORAGE, 'get'), 'string or Array');
+    checkOptions(options, method(STORAGE, 'get'), 1, 'GetOptions');
     return getValue(slot, key);
   }
 

@@ -430,7 +430,7 @@ class ReadableByteStreamController {
 
   enqueue(chunk) {
     const controller = this.#s;
-    if (!isView(chunk)) throw new TypeError('Unable to enqueue: a byte stream takes views of an ArrayBuffer only.');
+    if (!isView(chunk)) throw new TypeError('Failed to execute \'enqueue\' on \'ReadableByteStreamController\': parameter 1 is not of type \'BufferSource\'.');
     const { buffer, offset, length } = partsOf(chunk);
     if (length === 0) throw new TypeError('Cannot enqueue a zero-length ArrayBuffer.');
     if (!controller.open()) throw new TypeError('Unable to enqueue: the stream is closed or errored.');
@@ -473,8 +473,8 @@ class ReadableStreamBYOBRequest {
     if (controller.stream.state === CLOSED) {
       if (count !== 0) throw new TypeError('The stream is closed: respond with 0 bytes.');
     } else {
-      if (count === 0) throw new TypeError('Respond with at least one byte while the stream is readable.');
-      if (first.filled + count > first.length) throw new RangeError('Too many bytes written for the view of the BYOB request.');
+      if (count === 0) throw new TypeError('The bytesWritten must be more than zero while the stream is open.');
+      if (first.filled + count > first.length) throw new RangeError(`Too many bytes [${count}] in response to a BYOB read request.`);
     }
     first.buffer = transfer(first.buffer);
     controller.respond(count);
@@ -489,7 +489,7 @@ class ReadableStreamBYOBRequest {
     const first = controller.pending.peek();
     if (controller.stream.state === CLOSED) {
       if (length !== 0) throw new TypeError('The stream is closed: respond with an empty view.');
-    } else if (length === 0) throw new TypeError('Respond with at least one byte while the stream is readable.');
+    } else if (length === 0) throw new TypeError('The bytesWritten must be more than zero while the stream is open.');
     if (first.offset + first.filled !== offset) throw new RangeError('The view starts at another place than that of the BYOB request.');
     if (first.bufferLength !== bufferLength(buffer)) throw new RangeError('The buffer of the view has another length than that of the BYOB request.');
     if (first.filled + length > first.length) throw new RangeError('The view is longer than that of the BYOB request.');
@@ -548,7 +548,7 @@ class ReadableStreamBYOBReader {
   read(view, options = undefined) {
     try {
       const reader = this.#s;
-      if (!isView(view)) throw new TypeError('parameter 1 is not of type \'ArrayBufferView\'.');
+      if (!isView(view)) throw new TypeError('Failed to execute \'read\' on \'ReadableStreamBYOBReader\': parameter 1 is not of type \'ArrayBufferView\'.');
       const given = options === undefined || options === null ? undefined : options.min;
       return readView(reader, view, given === undefined ? 1 : convert.unsignedLongLong(given, 'enforce'));
     } catch (error) {
@@ -559,7 +559,7 @@ class ReadableStreamBYOBReader {
   readAtLeast(minElements, view) {
     try {
       const reader = this.#s;
-      if (!isView(view)) throw new TypeError('parameter 2 is not of type \'ArrayBufferView\'.');
+      if (!isView(view)) throw new TypeError('Failed to execute \'readAtLeast\' on \'ReadableStreamBYOBReader\': parameter 2 is not of type \'ArrayBufferView\'.');
       return readView(reader, view, convert.unsignedLongLong(minElements, 'enforce'));
     } catch (error) {
       return rejectedWith(error);
@@ -578,7 +578,7 @@ function byteController(stream, mark, size, autoAllocate) {
   const controller = new ByteController(stream, mark < 0 ? 0 : mark);
   if (autoAllocate !== undefined) {
     const bytes = convert.unsignedLongLong(autoAllocate, 'enforce');
-    if (bytes === 0) throw new TypeError('autoAllocateChunkSize must be greater than 0.');
+    if (bytes === 0) throw new TypeError('The autoAllocateChunkSize option cannot be zero.');
     controller.autoAllocate = bytes;
   }
   return controller;

@@ -92,7 +92,7 @@ const INTERNAL = freeze({ __proto__: null });
 function callback(object, name, what) {
   const value = object[name];
   if (value === undefined) return undefined;
-  if (typeof value !== 'function') throw new TypeError(`${what}.${name} is not a function.`);
+  if (typeof value !== 'function') throw new TypeError(`Incorrect type for the '${name}' field on '${what}': the provided value is not of type 'function'.`);
   return value;
 }
 
@@ -107,14 +107,17 @@ function promiseCall(fn, self, args) {
 
 // --- Queuing strategies.
 
-/** Reads `{highWaterMark, size}`: checks the mark as the standard asks, leaves `size` callable. */
+const NEGATIVE = 'The value cannot be converted because it is negative and this API expects a positive bigint.';
+
+/** Reads `{highWaterMark, size}`: checks the mark, leaves `size` callable. */
 function strategyOf(strategy, fallback) {
   if (strategy === undefined || strategy === null) return { mark: fallback, size: undefined };
   if (!isObject(strategy)) throw new TypeError('The queuing strategy is not an object.');
   const given = strategy.highWaterMark;
   const mark = given === undefined ? fallback : +given;
-  const size = callback(strategy, 'size', 'strategy');
-  if (given !== undefined && (isNaN(mark) || mark < 0)) throw new RangeError('The highWaterMark of a queuing strategy must not be negative or NaN.');
+  const size = callback(strategy, 'size', 'StreamQueuingStrategy');
+  if (isNaN(mark)) throw new TypeError('The value cannot be converted because it is not an integer.');
+  if (given !== undefined && mark < 0) throw new TypeError(NEGATIVE);
   return { mark, size: size === undefined ? undefined : (chunk) => +apply(size, undefined, [chunk]) };
 }
 
@@ -128,8 +131,7 @@ function checkSize(size) {
 function markOf(init, name) {
   if (!isObject(init)) throw new TypeError(`Failed to construct '${name}': constructor parameter 1 is not of type 'QueuingStrategyInit'.`);
   const mark = init.highWaterMark;
-  if (mark === undefined) throw new TypeError(`Failed to construct '${name}': required member highWaterMark is undefined.`);
-  return +mark;
+  return mark === undefined ? undefined : +mark;
 }
 
 // Arrow functions have no prototype and cannot be constructed, which is what the standard wants.

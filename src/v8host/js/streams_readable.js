@@ -332,7 +332,7 @@ class ReadableStreamDefaultController {
   }
 
   enqueue(chunk = undefined) {
-    if (!this.#s.open()) throw new TypeError('Unable to enqueue: the stream is closed or errored.');
+    if (!this.#s.open()) throw new TypeError('Unable to enqueue');
     this.#s.enqueue(chunk);
   }
 
@@ -447,7 +447,7 @@ class ReadableStream {
   pipeThrough(transform, options = undefined) {
     const source = this.#s;
     const readable = transform?.readable;
-    if (!isReadableStream(readable)) throw new TypeError('parameter 1\'s \'readable\' is not of type \'ReadableStream\'.');
+    if (!isReadableStream(readable)) throw new TypeError('Incorrect type for the \'readable\' field on \'Transform\': the provided value is not of type \'ReadableStream\'.');
     const writable = rt.streams.writableState(transform.writable);
     const settings = rt.streams.pipeOptions(options);
     if (source.reader !== null) throw new TypeError(LOCKED);
@@ -487,10 +487,10 @@ Object.defineProperty(ReadableStream.prototype, Symbol.asyncIterator, {
 /** Sets a stream up from what a script gave: an underlying source and its strategy. */
 function setUp(stream, source, mark, size) {
   const autoAllocate = source.autoAllocateChunkSize;
-  const cancel = callback(source, 'cancel', 'underlyingSource');
+  const cancel = callback(source, 'cancel', 'UnderlyingSource');
   const expected = source.expectedLength;
-  const pull = callback(source, 'pull', 'underlyingSource');
-  const start = callback(source, 'start', 'underlyingSource');
+  const pull = callback(source, 'pull', 'UnderlyingSource');
+  const start = callback(source, 'start', 'UnderlyingSource');
   const type = source.type;
   if (expected !== undefined && +expected >= 0) stream.length = +expected;
   let controller;

@@ -205,13 +205,15 @@ function tee(stream) {
 
 // --- ReadableStream.from.
 
+const NOT_ITERABLE = 'Failed to execute \'from\' on \'ReadableStream\': parameter 1 is not of type \'AsyncGenerator\'.';
+
 /** The state of a stream that reads an iterable, asynchronous or not. */
 function fromIterable(iterable) {
-  if (iterable === undefined || iterable === null) throw new TypeError('ReadableStream.from() needs an iterable.');
+  if (iterable === undefined || iterable === null) throw new TypeError(NOT_ITERABLE);
   let open = iterable[Symbol.asyncIterator];
   const sync = open === undefined || open === null;
   if (sync) open = iterable[Symbol.iterator];
-  if (typeof open !== 'function') throw new TypeError('ReadableStream.from() needs an iterable.');
+  if (typeof open !== 'function') throw new TypeError(NOT_ITERABLE);
   const iterator = uncurry(open)(iterable);
   if (!isObject(iterator)) throw new TypeError('The iterator of the iterable is not an object.');
   const { next } = iterator;

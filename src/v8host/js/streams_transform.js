@@ -12,7 +12,8 @@ const {
 } = rt.streams;
 const { INTERNAL } = rt;
 const { Number, Object, RangeError, Reflect, TypeError, Uint8Array } = globalThis;
-const { isSafeInteger } = Number;
+const { isNaN, isSafeInteger } = Number;
+const { trunc } = globalThis.Math;
 const { apply } = Reflect;
 const bufferOf = getter(Object.getPrototypeOf(Uint8Array.prototype), 'buffer');
 
@@ -73,7 +74,7 @@ class Transform {
   terminate() {
     const { controller } = this.readable;
     if (controller.open()) controller.close();
-    this.errorWritable(new TypeError('The transform stream has been terminated.'));
+    this.errorWritable(new TypeError('The transform stream has been terminated'));
   }
 
   run(chunk) {
@@ -199,12 +200,12 @@ class TransformStream {
     if (!isObject(given)) throw new TypeError('Failed to construct \'TransformStream\': the transformer is not an object.');
     const writable = strategyOf(writableStrategy, 1);
     const readable = strategyOf(readableStrategy, 0);
-    const cancel = callback(given, 'cancel', 'transformer');
-    const flush = callback(given, 'flush', 'transformer');
-    if (given.readableType !== undefined) throw new RangeError('The readableType of a transformer must be left out.');
-    const start = callback(given, 'start', 'transformer');
-    const transform = callback(given, 'transform', 'transformer');
-    if (given.writableType !== undefined) throw new RangeError('The writableType of a transformer must be left out.');
+    const cancel = callback(given, 'cancel', 'Transformer');
+    const flush = callback(given, 'flush', 'Transformer');
+    if (given.readableType !== undefined) throw new TypeError('transformer.readableType must be undefined.');
+    const start = callback(given, 'start', 'Transformer');
+    const transform = callback(given, 'transform', 'Transformer');
+    if (given.writableType !== undefined) throw new TypeError('transformer.writableType must be undefined.');
     const state = new Transform();
     this.#s = state;
     const started = new Deferred();
@@ -376,10 +377,12 @@ decorate(IdentityTransformStream);
 
 class FixedLengthStream extends IdentityTransformStream {
   constructor(expectedLength, options = undefined) {
-    const length = +expectedLength;
-    if (!isSafeInteger(length) || length < 0) {
-      throw new TypeError('FixedLengthStream requires an integer expected length less than 2^53.');
-    }
+    if (expectedLength === undefined) throw new TypeError('Failed to construct \'FixedLengthStream\': constructor parameter 1 is not of type \'bigint\'.');
+    const given = Number(expectedLength);
+    if (isNaN(given)) throw new TypeError('The value cannot be converted because it is not an integer.');
+    if (given < 0) throw new TypeError('The value cannot be converted because it is negative and this API expects a positive bigint.');
+    const length = trunc(given);
+    if (!isSafeInteger(length)) throw new TypeError('FixedLengthStream requires an integer expected length less than 2^53.');
     super(INTERNAL, new Identity(length, markOf(options)));
   }
 }

@@ -512,12 +512,10 @@ function begin(controller, started) {
 }
 
 function setUp(stream, sink, mark, size) {
-  const abort = callback(sink, 'abort', 'underlyingSink');
-  const close = callback(sink, 'close', 'underlyingSink');
-  const start = callback(sink, 'start', 'underlyingSink');
-  const { type } = sink;
-  const write = callback(sink, 'write', 'underlyingSink');
-  if (type !== undefined) throw new RangeError('The type of an underlying sink must be left out.');
+  const abort = callback(sink, 'abort', 'UnderlyingSink');
+  const close = callback(sink, 'close', 'UnderlyingSink');
+  const start = callback(sink, 'start', 'UnderlyingSink');
+  const write = callback(sink, 'write', 'UnderlyingSink');
   const controller = new WritableController(stream, mark, size);
   const object = new WritableStreamDefaultController(INTERNAL, controller);
   controller.object = object;

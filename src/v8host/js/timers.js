@@ -92,7 +92,7 @@ function fire(timer) {
     forget(timer);
   }
   try {
-    apply(timer.callback, undefined, timer.args);
+    apply(timer.callback, globalThis, timer.args);
   } catch (error) {
     rt.reportException(error);
   }

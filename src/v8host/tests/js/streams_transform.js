@@ -17,8 +17,8 @@ test('constructor arguments', () => {
   new TransformStream();
   new TransformStream(null);
   assertThrows(() => new TransformStream(1), TypeError);
-  assertThrows(() => new TransformStream({ readableType: 'bytes' }), RangeError);
-  assertThrows(() => new TransformStream({ writableType: 'bytes' }), RangeError);
+  assertThrows(() => new TransformStream({ readableType: 'bytes' }), TypeError, 'transformer.readableType must be undefined.');
+  assertThrows(() => new TransformStream({ writableType: 'bytes' }), TypeError, 'transformer.writableType must be undefined.');
   for (const name of ['start', 'transform', 'flush', 'cancel']) assertThrows(() => new TransformStream({ [name]: 1 }), TypeError);
   assertThrows(() => new TransformStream({ start() { throw new RangeError('s'); } }), RangeError, 's');
   assertThrows(() => new TransformStreamDefaultController(), TypeError, 'Illegal constructor');
@@ -210,6 +210,20 @@ test('FixedLengthStream', async () => {
   assertEquals(await run(0), bytes());
   await assertRejects(run(2, bytes(1, 2, 3)), TypeError, 'Attempt to write too many bytes through a FixedLengthStream.');
   await assertRejects(run(2, bytes(1)), TypeError, 'FixedLengthStream did not see all expected bytes before close().');
-  for (const length of [-1, 1.5, NaN, 'x', undefined, 2 ** 53]) assertThrows(() => new FixedLengthStream(length), TypeError);
+  for (const length of [-1, NaN, 'x', undefined, 2 ** 53]) assertThrows(() => new FixedLengthStream(length), TypeError);
   assert(new FixedLengthStream(1) instanceof IdentityTransformStream);
+});
+
+test('lengths are converted as integers are', async () => {
+  for (const length of ['5', 5n, 5.7]) {
+    const { readable, writable } = new FixedLengthStream(length);
+    const read = new Response(readable).text();
+    const writer = writable.getWriter();
+    await writer.write(new TextEncoder().encode('hello'));
+    await writer.close();
+    assertEquals(await read, 'hello');
+  }
+  assertThrows(() => new FixedLengthStream(), TypeError, 'Failed to construct \'FixedLengthStream\': constructor parameter 1 is not of type \'bigint\'.');
+  assertThrows(() => new FixedLengthStream(NaN), TypeError, 'The value cannot be converted because it is not an integer.');
+  assertThrows(() => new FixedLengthStream(-1), TypeError, /^The value cannot be converted because it is negative/);
 });

@@ -112,3 +112,8 @@ test('I/O is allowed in what timers and microtasks run', async () => {
   });
   assertEquals(status, 204);
 });
+
+test('callbacks are called on the global object', async () => {
+  const seen = await new Promise((resolve) => setTimeout(function () { 'use strict'; resolve(this); }, 1));
+  assert(seen === globalThis);
+});
