@@ -14,7 +14,6 @@ use serde::Serialize;
 
 use crate::body::{Flow, HttpBody};
 use crate::busy::SILENCE_US;
-use crate::storage;
 
 /// Shared by the threads of a node; read only when somebody asks for it.
 pub(crate) struct Status {
@@ -39,7 +38,7 @@ impl Drop for Restoring<'_> {
 struct Held {
     cells: AtomicU64,
     heap_bytes: AtomicU64,
-    page_bytes: AtomicU64,
+    database_bytes: AtomicU64,
     busy_permille: AtomicU64,
     /// Connections of clients that it takes from other shards until the next sample.
     welcome: AtomicU64,
@@ -151,10 +150,10 @@ impl Status {
         self.shards[shard].cells.store(cells as u64, Ordering::Relaxed);
     }
 
-    /// A shard tells what its cells hold: heaps of JavaScript, pages of databases.
-    pub fn has_memory(&self, shard: usize, heap_bytes: u64, page_bytes: u64) {
+    /// A shard tells what its cells hold: heaps of JavaScript, databases.
+    pub fn has_memory(&self, shard: usize, heap_bytes: u64, database_bytes: u64) {
         self.shards[shard].heap_bytes.store(heap_bytes, Ordering::Relaxed);
-        self.shards[shard].page_bytes.store(page_bytes, Ordering::Relaxed);
+        self.shards[shard].database_bytes.store(database_bytes, Ordering::Relaxed);
     }
 
     /// A shard tells which part of the last seconds it had something to do.
@@ -199,9 +198,7 @@ impl Status {
             shards: self.shards.len() as u64,
             cells: self.sum(|held| &held.cells),
             cells_max: self.capacity.cells,
-            memory_bytes: self.heap_bytes()
-                + self.sum(|held| &held.page_bytes)
-                + storage::sqlite_bytes(),
+            memory_bytes: self.heap_bytes() + self.sum(|held| &held.database_bytes),
             memory_max_bytes: self.capacity.memory_bytes,
             restoring: self.restoring.load(Ordering::Relaxed),
             is_draining: self.is_draining(),

@@ -21,13 +21,24 @@ const SMALL_CHUNKS: usize = 7;
 const SMALL_PAGES: usize = 128;
 
 thread_local! {
-    /// Of all arenas of this thread, which no arena leaves.
-    static ALL_BYTES: Cell<usize> = const { Cell::new(0) };
+    /// Of all databases of this thread, which none of them leaves.
+    static ALL_BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
-/// What all arenas of this thread take, and what is packed.
+/// What the databases of this thread take: their pages, packed or not, and SQLite itself.
 pub(super) fn all_bytes() -> usize {
-    ALL_BYTES.get()
+    // What SQLite takes for all may be given back by another thread.
+    usize::try_from(ALL_BYTES.get()).unwrap_or(0)
+}
+
+/// Counts bytes that were taken.
+pub(super) fn take(bytes: usize) {
+    ALL_BYTES.set(ALL_BYTES.get().wrapping_add_unsigned(bytes));
+}
+
+/// Counts bytes that were given back.
+pub(super) fn give(bytes: usize) {
+    ALL_BYTES.set(ALL_BYTES.get().wrapping_sub_unsigned(bytes));
 }
 
 /// Bytes that count as taken until it is dropped.
@@ -35,14 +46,14 @@ pub(super) struct Counted(usize);
 
 impl Counted {
     pub(super) fn new(bytes: usize) -> Self {
-        ALL_BYTES.set(ALL_BYTES.get() + bytes);
+        take(bytes);
         Self(bytes)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        ALL_BYTES.set(ALL_BYTES.get() - self.0);
+        give(self.0);
     }
 }
 
@@ -68,7 +79,7 @@ impl Chunk {
         // SAFETY: the layout is never empty.
         let start = unsafe { System.alloc_zeroed(Self::layout(pages)) };
         let start = NonNull::new(start)?;
-        ALL_BYTES.set(ALL_BYTES.get() + Self::layout(pages).size());
+        take(Self::layout(pages).size());
         Some(Self { start, pages })
     }
 
@@ -82,7 +93,7 @@ impl Drop for Chunk {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with the same layout, and freed once.
         unsafe { System.dealloc(self.start.as_ptr(), Self::layout(self.pages)) }
-        ALL_BYTES.set(ALL_BYTES.get() - Self::layout(self.pages).size());
+        give(Self::layout(self.pages).size());
     }
 }
 

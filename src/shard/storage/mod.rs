@@ -10,6 +10,7 @@
 
 mod arena;
 mod compaction;
+mod heap;
 mod image;
 mod ledger;
 mod packed;
@@ -96,16 +97,9 @@ pub struct CellStore {
     spill_error: Option<io::Error>,
 }
 
-/// Memory of all databases of this thread that are not in files.
+/// Memory of all databases of this thread: pages that are not in files, and SQLite.
 pub fn memory_bytes() -> usize {
     arena::all_bytes()
-}
-
-/// What SQLite itself has allocated, for all threads.
-pub fn sqlite_bytes() -> u64 {
-    // SAFETY: it takes nothing, and may be called at any time.
-    let bytes = unsafe { rusqlite::ffi::sqlite3_memory_used() };
-    u64::try_from(bytes).unwrap_or(0)
 }
 
 thread_local! {

@@ -21,6 +21,7 @@ use rusqlite::ffi;
 
 use super::PAGE_BYTES;
 use super::compaction::Cut;
+use super::heap;
 use super::image::Image;
 use super::ledger::PageSet;
 
@@ -137,6 +138,7 @@ pub(super) fn register() -> Result<(), c_int> {
 }
 
 fn register_once() -> c_int {
+    heap::install();
     // 20 pages would be allocated for each database at its first read; a small cell has two. If
     // SQLite already runs, this is refused and only costs that memory.
     let (none, zero): (*mut c_void, c_int) = (ptr::null_mut(), 0);
