@@ -122,7 +122,7 @@ rt.expose('atob', function atob(data) {
 });
 
 rt.expose('btoa', function btoa(data) {
-  required(arguments.length, method(SCOPE, 'btoa'), 'string');
+  required(arguments.length, method(SCOPE, 'btoa'), 'String');
   const text = ops.base64_encode(convert.DOMString(data));
   if (text === null) {
     throw rt.domException('btoa() can only operate on characters in the Latin1 (ISO/IEC 8859-1) range.',

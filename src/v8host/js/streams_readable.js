@@ -416,7 +416,9 @@ class ReadableStream {
 
   static {
     stateOf = (stream) => {
-      if (!isReadableStream(stream)) throw new TypeError('parameter 1 is not of type \'ReadableStream\'.');
+      if (!isReadableStream(stream)) {
+        throw new TypeError('Failed to construct \'ReadableStreamDefaultReader\': constructor parameter 1 is not of type \'ReadableStream\'.');
+      }
       return stream.#s;
     };
     isReadableStream = (value) => isObject(value) && #s in value;
@@ -448,7 +450,7 @@ class ReadableStream {
     const source = this.#s;
     const readable = transform?.readable;
     if (!isReadableStream(readable)) throw new TypeError('Incorrect type for the \'readable\' field on \'Transform\': the provided value is not of type \'ReadableStream\'.');
-    const writable = rt.streams.writableState(transform.writable);
+    const writable = rt.streams.writableState(transform.writable, 'Incorrect type for the \'writable\' field on \'Transform\': the provided value');
     const settings = rt.streams.pipeOptions(options);
     if (source.reader !== null) throw new TypeError(LOCKED);
     if (writable.writer !== null) throw new TypeError('This WritableStream is currently locked to a writer.');
@@ -459,7 +461,7 @@ class ReadableStream {
   pipeTo(destination, options = undefined) {
     try {
       const source = this.#s;
-      const writable = rt.streams.writableState(destination);
+      const writable = rt.streams.writableState(destination, 'Failed to execute \'pipeTo\' on \'ReadableStream\': parameter 1');
       const settings = rt.streams.pipeOptions(options);
       if (source.reader !== null) throw new TypeError(LOCKED);
       if (writable.writer !== null) throw new TypeError('This WritableStream is currently locked to a writer.');

@@ -391,7 +391,7 @@ class WritableStreamDefaultWriter {
   #s;
 
   constructor(stream) {
-    this.#s = stream === INTERNAL ? arguments[1] : new Writer(stateOf(stream));
+    this.#s = stream === INTERNAL ? arguments[1] : new Writer(stateOf(stream, 'Failed to construct \'WritableStreamDefaultWriter\': constructor parameter 1'));
   }
 
   get closed() {
@@ -472,8 +472,9 @@ class WritableStream {
   }
 
   static {
-    stateOf = (stream) => {
-      if (!isObject(stream) || !(#s in stream)) throw new TypeError('parameter 1 is not of type \'WritableStream\'.');
+    /** `what`: the value, for a message. */
+    stateOf = (stream, what) => {
+      if (!isObject(stream) || !(#s in stream)) throw new TypeError(`${what} is not of type 'WritableStream'.`);
       return stream.#s;
     };
   }

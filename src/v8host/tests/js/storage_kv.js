@@ -231,7 +231,8 @@ inCell('options are accepted and what is missing says so', async (s) => {
   assertEquals(await s.get('a', { allowConcurrency: true, noCache: true }), 1);
   assertEquals((await s.list({ allowConcurrency: true, noCache: true })).size, 2);
   await s.sync();
-  for (const name of ['getCurrentBookmark', 'getBookmarkForTime', 'onNextSessionRestoreBookmark']) {
+  assertEquals(await s.getCurrentBookmark(), '00000000-00000000-00000000-00000000000000000000000000000000');
+  for (const name of ['getBookmarkForTime', 'onNextSessionRestoreBookmark']) {
     await assertRejects(() => s[name](Date.now()), Error, /does not implement point-in-time recovery/);
   }
   assertEquals(s.constructor.name, 'DurableObjectStorage');

@@ -126,7 +126,14 @@ test('pipeThrough', async () => {
   const out = [];
   for await (const chunk of doubled) out.push(chunk);
   assertEquals(out, [2, 4]);
-  assertThrows(() => source().pipeThrough({}), TypeError);
+  assertThrows(() => source().pipeThrough({}), TypeError,
+    'Incorrect type for the \'readable\' field on \'Transform\': the provided value is not of type \'ReadableStream\'.');
+  await assertRejects(source().pipeTo(5), TypeError,
+    'Failed to execute \'pipeTo\' on \'ReadableStream\': parameter 1 is not of type \'WritableStream\'.');
+  assertThrows(() => new ReadableStreamDefaultReader({}), TypeError,
+    'Failed to construct \'ReadableStreamDefaultReader\': constructor parameter 1 is not of type \'ReadableStream\'.');
+  assertThrows(() => new WritableStreamDefaultWriter({}), TypeError,
+    'Failed to construct \'WritableStreamDefaultWriter\': constructor parameter 1 is not of type \'WritableStream\'.');
   assertThrows(() => source().pipeThrough(), TypeError);
   assertThrows(() => source().pipeThrough({ readable: new ReadableStream(), writable: {} }), TypeError);
   const pair = { readable: new ReadableStream(), writable: new WritableStream() };
