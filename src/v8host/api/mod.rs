@@ -5,6 +5,7 @@ pub mod compression;
 pub mod crypto;
 pub mod durable;
 pub mod encoding;
+pub mod exception;
 pub mod globals;
 pub mod host;
 pub mod ids;
@@ -25,6 +26,7 @@ pub(crate) const ALL: &[&[Op]] = &[
     crypto::OPS,
     durable::OPS,
     encoding::OPS,
+    exception::OPS,
     globals::OPS,
     ids::OPS,
     inspect::OPS,

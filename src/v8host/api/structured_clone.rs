@@ -14,17 +14,14 @@ use v8::{
     ValueSerializerImpl,
 };
 
+use super::exception;
 use crate::convert;
 use crate::op;
 use crate::ops::Op;
-use crate::state::RealmState;
 
 /// Native functions of this file.
-pub const OPS: &[Op] = &[
-    op!("mark_interface", mark_interface),
-    op!("structured_clone", structured_clone),
-    op!("cloned_exception", cloned_exception),
-];
+pub const OPS: &[Op] =
+    &[op!("mark_interface", mark_interface), op!("structured_clone", structured_clone)];
 
 /// Tag of a `DOMException`: message, name and stack follow.
 const TAG_DOM_EXCEPTION: u32 = 1;
@@ -219,28 +216,6 @@ fn mark_interface(scope: &mut PinScope, args: v8::FunctionCallbackArguments, _rv
     }
 }
 
-/// `cloned_exception(object)`: `[message, name]` of a `DOMException` that was read from bytes;
-/// `undefined` for other objects.
-fn cloned_exception(
-    scope: &mut PinScope,
-    args: v8::FunctionCallbackArguments,
-    mut rv: v8::ReturnValue,
-) {
-    let Ok(object) = Local::<v8::Object>::try_from(args.get(0)) else { return };
-    if object.is_proxy() {
-        return;
-    }
-    let mark = exception_mark(scope);
-    if let Some(text) = object.get_private(scope, mark) {
-        rv.set(text);
-    }
-}
-
-fn exception_mark<'s>(scope: &mut PinScope<'s, '_>) -> Local<'s, v8::Private> {
-    let name = convert::intern(scope, "celld:exception");
-    v8::Private::for_api(scope, Some(name))
-}
-
 fn interface_mark<'s>(scope: &mut PinScope<'s, '_>) -> Local<'s, v8::Private> {
     let name = convert::intern(scope, "celld:interface");
     v8::Private::for_api(scope, Some(name))
@@ -372,37 +347,21 @@ impl ValueDeserializerImpl for Reader {
             return None;
         }
         let context = scope.get_current_context();
-        let mut parts = Vec::with_capacity(3);
-        for _ in 0..3 {
-            let part = deserializer.read_value(context)?;
-            if !part.is_string() {
+        let mut parts = [v8::String::empty(scope); 3];
+        for part in &mut parts {
+            let value = deserializer.read_value(context)?;
+            let Ok(text) = Local::<v8::String>::try_from(value) else {
                 Self::refuse(scope);
                 return None;
-            }
-            parts.push(part);
+            };
+            *part = text;
         }
-        let state = RealmState::get(scope);
-        let Some(constructor) = &state.names.dom_exception else {
+        let [message, name, stack] = parts;
+        let made = exception::put_together(scope, message, name, stack);
+        if made.is_none() {
             Self::refuse(scope);
-            return None;
-        };
-        // V8 forbids JavaScript while it reads: the object is put together without its constructor.
-        let constructor = Local::new(scope, constructor);
-        let key = convert::intern(scope, "prototype");
-        let prototype = constructor.get(scope, key.into())?;
-        let exception = v8::Object::new(scope);
-        exception.set_prototype(scope, prototype)?;
-        let mark = exception_mark(scope);
-        let text = v8::Array::new_with_elements(scope, &parts[..2]);
-        exception.set_private(scope, mark, text.into())?;
-        let key = convert::intern(scope, "stack");
-        exception.define_own_property(
-            scope,
-            key.into(),
-            parts[2],
-            v8::PropertyAttribute::DONT_ENUM,
-        )?;
-        Some(exception)
+        }
+        made
     }
 
     fn get_shared_array_buffer_from_id<'s>(

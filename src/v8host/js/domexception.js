@@ -1,71 +1,33 @@
 //! `DOMException`, which all other files throw. Publishes `rt.DOMException` and `rt.domException`.
 //!
 //! Invariant: `code` follows from `name` alone. The stack is taken where the exception is made.
+//! As in workerd, `code`, `name`, `message` and `stack` are own properties that show in JSON.
 //! Source: Web IDL Standard, section 2.8.1 (names and codes), section 4.3 (the interface).
 
 const { captureStackTrace } = Error;
 const { defineProperty, setPrototypeOf } = Object;
-const { constants, decorate, illegalInvocation, isObject, convert } = rt.webidl;
-
-/** Names with a legacy code, in the order of their codes from 1; empty where no name is in use. */
-const NAMES = [
-  'IndexSizeError', '', 'HierarchyRequestError', 'WrongDocumentError', 'InvalidCharacterError', '',
-  'NoModificationAllowedError', 'NotFoundError', 'NotSupportedError', 'InUseAttributeError', 'InvalidStateError',
-  'SyntaxError', 'InvalidModificationError', 'NamespaceError', 'InvalidAccessError', '', 'TypeMismatchError',
-  'SecurityError', 'NetworkError', 'AbortError', 'URLMismatchError', 'QuotaExceededError', 'TimeoutError',
-  'InvalidNodeTypeError', 'DataCloneError',
-];
-
-const codes = { __proto__: null };
-for (let i = 0; i < NAMES.length; i++) if (NAMES[i] !== '') codes[NAMES[i]] = i + 1;
+const { constants, decorate, isObject, convert } = rt.webidl;
 
 let isDOMException;
-let nameOf;
 
-/**
- * `[message, name]` of an exception that `structuredClone` or storage has read. V8 lets no
- * constructor run there, so that such an object has its parts in a private property instead.
- */
-const cloned = (value) => (isObject(value) ? ops.cloned_exception(value) : undefined);
+const fixed = (value) => ({ __proto__: null, value, enumerable: true, configurable: true });
 
 class DOMException {
-  #message;
-  #name;
+  #brand;
 
   constructor(message = '', name = 'Error') {
-    this.#message = convert.DOMString(message);
-    // An object in the second place carries options, as Node has it; Web IDL knows only a name.
-    if (isObject(name)) {
-      const { name: given = 'Error', cause } = name;
-      this.#name = convert.DOMString(given);
-      if ('cause' in name) {
-        defineProperty(this, 'cause', { __proto__: null, value: cause, writable: true, configurable: true });
-      }
-    } else {
-      this.#name = convert.DOMString(name);
-    }
+    const text = convert.DOMString(message);
+    const word = convert.DOMString(name);
+    defineProperty(this, 'code', fixed(ops.exception_code(word)));
+    defineProperty(this, 'name', fixed(word));
+    defineProperty(this, 'message', fixed(text));
     captureStackTrace(this, new.target);
-  }
-
-  get name() {
-    return nameOf(this);
-  }
-
-  get message() {
-    if (isObject(this) && #message in this) return this.#message;
-    return (cloned(this) ?? illegalInvocation())[0];
-  }
-
-  get code() {
-    return codes[nameOf(this)] ?? 0;
+    defineProperty(this, 'stack', { __proto__: null, enumerable: true });
   }
 
   static {
-    nameOf = (self) => {
-      if (isObject(self) && #name in self) return self.#name;
-      return (cloned(self) ?? illegalInvocation())[1];
-    };
-    isDOMException = (value) => isObject(value) && (#name in value || cloned(value) !== undefined);
+    // V8 lets no constructor run where it reads a clone: such an object has a private property.
+    isDOMException = (value) => isObject(value) && (#brand in value || ops.is_cloned_exception(value));
   }
 }
 

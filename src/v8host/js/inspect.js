@@ -285,9 +285,10 @@ function errorBase(ctx, value) {
 function errorKeys(ctx, value) {
   const keys = keysOf(ctx, value, false);
   const rest = [];
+  const isException = rt.isDOMException(value);
   for (let i = 0; i < keys.length; i++) {
     const key = keys[i];
-    if (key === 'stack' || key === 'message') continue;
+    if (key === 'stack' || key === 'message' || (key === 'code' && isException)) continue;
     if (key === 'name' && includes(`${stackOf(value) ?? ''}`, `${descriptorOf(value, key).value}`)) continue;
     append(rest, key);
   }

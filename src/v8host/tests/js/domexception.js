@@ -26,14 +26,6 @@ test('defaults and conversions of the constructor', () => {
   assertThrows(() => new DOMException(Symbol('a')), TypeError);
 });
 
-test('an object as second argument carries name and cause', () => {
-  const cause = {};
-  const error = new DOMException('m', { name: 'DataCloneError', cause });
-  assertEquals([error.name, error.code], ['DataCloneError', 25]);
-  assertEquals(error.cause, cause);
-  assert(!Object.hasOwn(new DOMException('m', {}), 'cause'));
-});
-
 test('it is an Error by prototype, with a stack of its own', () => {
   const error = new DOMException('the message', 'AbortError');
   assert(error instanceof Error && error instanceof DOMException);
@@ -52,11 +44,15 @@ test('constants are on the class and on the prototype', () => {
   assertEquals(Object.keys(DOMException).length, 25);
 });
 
-test('attributes are read only and check what they are called on', () => {
+test('its parts are own properties that cannot be written, as in workerd', () => {
   const error = new DOMException('m', 'AbortError');
   assertThrows(() => { error.name = 'x'; }, TypeError);
-  const { get } = Object.getOwnPropertyDescriptor(DOMException.prototype, 'code');
-  assertThrows(() => get.call({}), TypeError, /^Illegal invocation/);
-  assertThrows(() => get.call(Object.create(error)), TypeError);
-  assert(Object.getOwnPropertyDescriptor(DOMException.prototype, 'name').enumerable);
+  assertThrows(() => { error.message = 'x'; }, TypeError);
+  assertEquals(Object.keys(error), ['code', 'name', 'message', 'stack']);
+  assertEquals(Object.getOwnPropertyDescriptor(error, 'code'), { value: 20, writable: false, enumerable: true, configurable: true });
+  const { stack, ...rest } = JSON.parse(JSON.stringify(error));
+  assertEquals([rest, stack], [{ code: 20, name: 'AbortError', message: 'm' }, error.stack]);
+  assertEquals(new DOMException('m', { name: 'x' }).name, '[object Object]');
+  class Mine extends DOMException {}
+  assertEquals(Object.keys(new Mine('q')), ['code', 'name', 'message', 'stack']);
 });

@@ -61,6 +61,9 @@ test('DOMException', () => {
   const clone = structuredClone({ error }).error;
   assert(clone instanceof DOMException && clone !== error);
   assertEquals([clone.name, clone.message, clone.code, clone.stack], ['AbortError', 'm', 20, error.stack]);
+  assertEquals(Object.keys(clone), ['code', 'name', 'message', 'stack']);
+  assertEquals(structuredClone(clone).code, 20);
+  assertThrows(() => { clone.code = 1; }, TypeError);
 });
 
 test('what cannot be cloned', () => {
