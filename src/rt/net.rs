@@ -149,3 +149,41 @@ pub(crate) fn to_io<T>(error: glommio::GlommioError<T>) -> io::Error {
         other => io::Error::other(other.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_on;
+
+    fn option(stream: &TcpStream, level: libc::c_int, option: libc::c_int) -> libc::c_int {
+        let mut value: libc::c_int = -1;
+        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the call writes one integer of this length.
+        let result = unsafe {
+            let value = (&raw mut value).cast();
+            libc::getsockopt(stream.as_raw_fd(), level, option, value, &raw mut len)
+        };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+        value
+    }
+
+    #[test]
+    fn connections_send_at_once_and_have_the_kernel_look_for_a_dead_host() {
+        block_on(async {
+            let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let limit = Duration::from_secs(8);
+            let ours = connect(&[address], limit).await.expect("a connection");
+            let theirs = accept(&listener).await;
+            for stream in [&ours, &theirs] {
+                assert_eq!(option(stream, libc::IPPROTO_TCP, libc::TCP_NODELAY), 1);
+            }
+            notice_dead_host(&ours, limit).expect("options of a socket");
+            assert_eq!(option(&ours, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+            let seconds = |name| option(&ours, libc::IPPROTO_TCP, name);
+            let probes = seconds(libc::TCP_KEEPINTVL) * seconds(libc::TCP_KEEPCNT);
+            assert_eq!(seconds(libc::TCP_KEEPIDLE) + probes, 8, "of silence");
+            assert_eq!(seconds(libc::TCP_USER_TIMEOUT), 8_000, "milliseconds");
+        });
+    }
+}

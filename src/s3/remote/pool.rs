@@ -14,7 +14,7 @@ use super::Remote;
 use crate::options::Lane;
 
 /// Requests of one shard under way. More only wait in other queues.
-const DATA_IN_FLIGHT_MAX: usize = 128;
+pub(crate) const DATA_IN_FLIGHT_MAX: usize = 128;
 /// A lease is one write or one read at a time, and one that was given up on.
 const LEASE_IN_FLIGHT_MAX: usize = 8;
 /// Idle connections kept for bursts.

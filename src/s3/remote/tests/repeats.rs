@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use celld_rt::block_on;
 
+use super::super::pool::DATA_IN_FLIGHT_MAX;
 use super::{Say, Scripted, attempts, bucket_at, error, say};
 use crate::{Bucket, Lane, Limits, StoreError};
 
@@ -209,4 +210,31 @@ fn a_slow_answer_is_overtaken_by_a_second_one_where_that_is_wanted() {
     };
     assert_eq!(answers(true), (true, true, true));
     assert_eq!(answers(false), (false, false, false));
+}
+
+#[test]
+fn a_lease_waits_for_no_data() {
+    // Data is not answered, and there is more of it than may be under way.
+    let store =
+        Scripted::start(|asked| if asked.target.ends_with("/lease") { found() } else { Say::Hang });
+    let bucket = store.bucket();
+    block_on(async {
+        let readers: Vec<_> = (0..2 * DATA_IN_FLIGHT_MAX)
+            .map(|_| {
+                let bucket = bucket.clone();
+                celld_rt::spawn_joined(async move { bucket.get("data").await.map(drop) })
+            })
+            .collect();
+        while store.asked().len() < DATA_IN_FLIGHT_MAX {
+            celld_rt::sleep(Duration::from_millis(10)).await;
+        }
+        // Data is given up on after 8 s, so this is before any of it ends.
+        let limits = Limits { attempts: 1, deadline: Duration::from_secs(5) };
+        bucket.lane(Lane::Lease).with_limits(limits).get("lease").await.expect("an answer");
+        drop(readers);
+    });
+    let asked = store.asked();
+    let lease = asked.iter().find(|asked| asked.target.ends_with("/lease")).expect("was asked");
+    let of_lease = asked.iter().filter(|other| other.connection == lease.connection);
+    assert_eq!(of_lease.count(), 1, "on a connection of its own");
 }
