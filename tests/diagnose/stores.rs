@@ -173,6 +173,9 @@ fn a_store_that_loses_some_answers_is_measured_all_the_same() {
     let seen = through(&proxy, &["--probe"]);
     assert_eq!(faults(&seen), BTreeSet::new());
     assert!(proxy.met("lose-response") > 0);
+    // 250 rounds of four, the probe, and what had to be asked again.
+    let asked = proxy.requests().len();
+    assert!(asked < 1_500, "{asked} requests");
     let swaps = &seen["latency"]["series"][0];
     // One swap in twenty is lost; the next one must not fail for it.
     let number = |key: &str| swaps[key].as_u64().expect("a number");
