@@ -88,6 +88,11 @@ impl BodyReader {
         }
     }
 
+    /// Whether all of it has come.
+    pub fn has_come(&self) -> bool {
+        self.slot.has_come()
+    }
+
     /// Whether nothing is left to read.
     pub fn is_at_end(&self) -> bool {
         self.slot.has_end()

@@ -226,7 +226,12 @@ impl Slot {
         Poll::Pending
     }
 
-    /// Whether the whole body of the other side is here or read.
+    /// Whether the whole body of the other side is here, or was.
+    pub fn has_come(&self) -> bool {
+        self.state.borrow().has_end
+    }
+
+    /// Whether the whole body of the other side has been read.
     pub fn has_end(&self) -> bool {
         let state = self.state.borrow();
         state.has_end && state.inbox.is_empty()
@@ -344,6 +349,7 @@ pub(crate) async fn drive(
             out: Vec::new(),
             sent: 0,
             events: VecDeque::new(),
+            opened: Vec::new(),
             busy_at: now(),
         };
         let mut tick = pin!(rt::sleep(TICK));
@@ -402,6 +408,8 @@ struct Driver<'a, F> {
     out: Vec<u8>,
     sent: usize,
     events: VecDeque<Event>,
+    /// Calls of which `take` is to hear when all else is told: what came with them is there then.
+    opened: Vec<Opened>,
     /// When there was a call, or its handles, last.
     busy_at: Mono,
 }
@@ -490,7 +498,7 @@ impl<F: FnMut(Opened)> Driver<'_, F> {
             match event {
                 Event::Opened { call, kind, more, wait_ms, head } => {
                     let slot = self.shared.slot(call, more);
-                    (self.take)(Opened { slot, kind, head, wait_ms });
+                    self.opened.push(Opened { slot, kind, head, wait_ms });
                 }
                 Event::Replied { call, more, head } => self.tell(call, |slot| {
                     slot.bring(|state| {
@@ -518,6 +526,7 @@ impl<F: FnMut(Opened)> Driver<'_, F> {
                 Event::GoneAway => {}
             }
         }
+        self.opened.drain(..).for_each(&mut self.take);
     }
 
     fn tell(&self, call: CallId, tell: impl FnOnce(&Slot)) {

@@ -497,6 +497,31 @@ fn a_link_to_a_shard_is_served_by_that_one() {
 }
 
 #[test]
+fn a_short_body_is_there_when_its_call_is() {
+    rt::block_on(async {
+        let server = Server::new(identity(&fleet(1), "server"));
+        let listener = rt::net::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let serving = server.clone();
+        let answer = |call: Call| {
+            // Before anything is waited for, so that the next call cannot come before this one.
+            let head = if call.body.has_come() { "all of it" } else { "a part" };
+            async move { call.reply.send(head.into()).expect("a short head") }
+        };
+        rt::spawn(async move { serving.serve(listener, answer).await });
+        let link = Link::new(identity(&fleet(1), "client"), address(at));
+        for (len, head) in
+            [(0, "all of it"), (1, "all of it"), (10_000, "all of it"), (100_000, "a part")]
+        {
+            let answered = call(&link, ECHO, "h", body(len)).await.expect("an answer");
+            assert_eq!(answered.0, head, "{len} bytes");
+        }
+        drop(link);
+        server.drain().await;
+    });
+}
+
+#[test]
 fn calls_that_come_while_a_connection_opens_stay_in_order() {
     rt::block_on(async {
         let seen = Rc::new(RefCell::new(Vec::new()));

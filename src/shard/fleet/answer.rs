@@ -10,7 +10,7 @@ use celld_rt as rt;
 use celld_v8host::{Encoding, Failure, Redirect, Target};
 use futures_lite::FutureExt as _;
 
-use super::forward::{content, pump, read};
+use super::forward::{content, pump, read_now};
 use super::handover;
 use crate::body::{Answered, Asked, Flow, Outcome};
 use crate::cell::Via;
@@ -57,7 +57,7 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
     };
     let mut messages = None;
     let body = match head.content {
-        Content::Body(len) => match read(body, len).await {
+        Content::Body(len) => match read_now(body, len).await {
             Ok(body) => body,
             // The caller has gone.
             Err(_) => return,

@@ -351,11 +351,8 @@ pub(super) async fn pump(body: Flow, mut writer: BodyWriter) {
     }
 }
 
-/// The body of the other side: whole if it is short, piece by piece otherwise.
-pub(super) async fn read(
-    body: BodyReader,
-    len: Option<u64>,
-) -> Result<Flow, celld_peer::CallError> {
+/// The body of an answer: whole if it is short, piece by piece otherwise.
+async fn read(body: BodyReader, len: Option<u64>) -> Result<Flow, celld_peer::CallError> {
     if len.is_some_and(|len| len <= WHOLE_BODY_MAX) {
         return match body.whole(WHOLE_BODY_MAX as usize).await {
             Ok(bytes) => Ok(Flow::Bytes(bytes)),
@@ -366,6 +363,19 @@ pub(super) async fn read(
             }
         };
     }
+    Ok(pieces(body, len))
+}
+
+/// The body of a request: whole if it has come with the request, piece by piece otherwise. It is not
+/// waited for, as the next request would overtake this one.
+pub(super) async fn read_now(
+    body: BodyReader,
+    len: Option<u64>,
+) -> Result<Flow, celld_peer::CallError> {
+    if body.has_come() { read(body, len).await } else { Ok(pieces(body, len)) }
+}
+
+fn pieces(body: BodyReader, len: Option<u64>) -> Flow {
     let pieces = stream::unfold(Some(body), |body| async move {
         let mut body = body?;
         match body.next().await {
@@ -377,7 +387,7 @@ pub(super) async fn read(
             }
         }
     });
-    Ok(Flow::Stream(pieces.boxed_local(), len))
+    Flow::Stream(pieces.boxed_local(), len)
 }
 
 /// What is known of a call that failed.

@@ -12,7 +12,7 @@
 //   GET /hang, /hang-later, /hang-with-stream  waits for what never comes
 //   GET /share[?keep=MS]     waits for a promise that the request with `keep` settles
 //   GET /heard?cell=C        what that cell heard: the reason of its request's signal
-//   GET /order?cell=C&n=N    N calls on one stub, none of which waits for another: in which order they came
+//   GET /order?cell=C&n=N[&bodies]  N calls on one stub, none of which waits for another: in which order they came
 
 import { DurableObject } from 'cloudflare:workers';
 
@@ -144,7 +144,9 @@ export default {
       case '/order': {
         const calls = [];
         for (let n = 0; n < Number(search.get('n')); n++) {
-          calls.push(cell.fetch(`http://cell/note?n=${n}`).then((answer) => answer.text()));
+          // Some of the bodies are longer than what goes at once.
+          const init = search.has('bodies') && n % 3 !== 0 ? { method: 'POST', body: 'x'.repeat(n * 2_500) } : {};
+          calls.push(cell.fetch(`http://cell/note?n=${n}`, init).then((answer) => answer.text()));
           // Answers come in between, now and then.
           if (n % 4 === 3) await scheduler.wait(1);
         }
