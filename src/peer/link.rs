@@ -241,6 +241,25 @@ impl Link {
         self.is_up() || matches!(&*self.0.state.borrow(), State::Opening(_))
     }
 
+    /// Opens the connection before a call needs it, if it can be opened now.
+    pub fn open_ahead(&self) {
+        let is_wanted = match &*self.0.state.borrow() {
+            State::Down => true,
+            State::Up(shared) => !shared.is_open(),
+            State::Pausing(until, _) => Instant::now() >= *until,
+            State::Opening(_) => false,
+        };
+        if is_wanted {
+            self.begin();
+        }
+    }
+
+    fn begin(&self) {
+        let (stop, stopped) = oneshot::channel();
+        *self.0.state.borrow_mut() = State::Opening(stop);
+        rt::spawn(self.0.clone().bring_up(stopped));
+    }
+
     async fn open(&self, ask: Ask, more: More) -> Result<Asked, CallError> {
         let until = ask.wait.map(|wait| Instant::now() + wait);
         let wait_ms =
@@ -280,9 +299,7 @@ impl Link {
         let (tell, told) = oneshot::channel();
         let _waiting = inner.wait(tell, head).map_err(CallError::not_sent)?;
         if must_open {
-            let (stop, stopped) = oneshot::channel();
-            *inner.state.borrow_mut() = State::Opening(stop);
-            rt::spawn(inner.clone().bring_up(stopped));
+            self.begin();
         }
         told.await.unwrap_or_else(|_| Err(CallError::not_sent(Cause::Closed)))
     }

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use bytes::Bytes;
 use celld_core::cell::CellId;
 use celld_core::ownership::Route;
-use celld_core::route::Refusal;
+use celld_core::route::{Attempt, Refusal};
 use celld_peer::Passed;
 use celld_rt as rt;
 use celld_v8host::{Encoding, Failure, Redirect, Target};
@@ -21,7 +21,7 @@ use http::{HeaderMap, Method};
 use rustc_hash::FxHashMap;
 
 use crate::body::{Answered, Asked, Flow, Outcome, failure};
-use crate::cell::Via;
+use crate::cell::{Via, Wanted};
 use crate::coding::Coding;
 use crate::fleet::answer;
 use crate::follow::Moving;
@@ -43,6 +43,7 @@ pub(crate) enum Message {
         target: Target,
         request: WireRequest,
         via: Via,
+        attempt: Attempt,
     },
     /// Nobody waits for the answer any more.
     Abandon {
@@ -190,14 +191,8 @@ impl Way {
 }
 
 /// Sends a request to the shard that owns its cell.
-pub(crate) fn send_fetch(
-    shard: &Rc<Shard>,
-    peer: usize,
-    target: Target,
-    asked: Asked,
-    reply: Reply,
-    via: Via,
-) {
+pub(crate) fn send_fetch(shard: &Rc<Shard>, peer: usize, target: Target, wanted: Wanted) {
+    let Wanted { asked, reply, via, attempt, .. } = wanted;
     let peers = &shard.peers;
     if peers.is_full(peer) {
         let text = "Durable Object is overloaded. Too many requests queued.";
@@ -213,7 +208,7 @@ pub(crate) fn send_fetch(
         body: export(peers, asked.body),
         redirect: asked.redirect,
     };
-    peers.send(peer, Message::Fetch { call, target, request, via });
+    peers.send(peer, Message::Fetch { call, target, request, via, attempt });
 }
 
 /// Gives a connection to the shard that its caller wants to speak to; it comes back if there is
@@ -308,7 +303,7 @@ pub(crate) async fn receive(
 fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
     let peers = &shard.peers;
     match message {
-        Message::Fetch { call, target, request, via } => {
+        Message::Fetch { call, target, request, via, attempt } => {
             let asked = Asked {
                 method: request.method,
                 url: request.url,
@@ -317,6 +312,10 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
                 redirect: request.redirect,
             };
             let reply = Reply::Shard(Rc::downgrade(shard), peer, call);
+            if attempt.failures > 0 {
+                let wanted = Wanted { asked, reply, via, attempt, is_taken_here: false };
+                return shard.enter_again(target, wanted);
+            }
             shard.fetch_cell(target, asked, reply, via);
         }
         Message::Answer { call, outcome } => {
@@ -348,10 +347,10 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
             shard.abandon(is_asker);
         }
         Message::Shorter { call, cell, route } => {
-            let calls = peers.calls.borrow();
-            if let Some((_, Reply::Call(host, _))) = calls.get(&call)
-                && let Some(host) = host.upgrade()
-            {
+            let realm = peers.calls.borrow().get(&call).map(|(_, reply)| reply.realm());
+            if let Some(host) = realm.and_then(|realm| realm.upgrade()) {
+                // So that it is up when it is needed.
+                let _yet = shard.fleet.get().and_then(|fleet| fleet.lane(&route.owner, &cell));
                 host.direct.learn(cell, route, now());
             }
         }

@@ -14,7 +14,7 @@ use celld_core::cell::CellId;
 use celld_core::drain;
 use celld_core::eviction::{self, Eviction};
 use celld_core::follow;
-use celld_core::ownership::Owner;
+use celld_core::ownership::{Owner, Route};
 use celld_core::route::Refusal;
 use celld_core::time::{Micros, Mono, Wall};
 use celld_core::wake::sleepers::{SLEEPERS_MAX, Sleepers};
@@ -230,14 +230,15 @@ impl Shard {
         let owner = id.shard(self.facts.shards);
         if owner == self.index {
             self.enter(id, target, asked, reply, Via::Client);
-        } else if let Some(route) = direct.route(&id, stub, now()) {
-            let wanted = Box::new(Wanted::new(asked, reply, Via::Client));
-            forward::send(self.clone(), target, Destination::Owner(route), wanted);
-            return None;
-        } else {
-            direct.goes_around(stub);
-            crate::router::send_fetch(self, owner, target, asked, reply, Via::Client);
+            return Some(owner);
         }
+        let wanted = Wanted::new(asked, reply, Via::Client);
+        let lane = |route: &Route| self.fleet.get()?.lane(&route.owner, &id);
+        if let Some(way) = direct.way(&id, stub, now(), lane) {
+            forward::send_directly(self.clone(), target, way, Box::new(wanted));
+            return None;
+        }
+        crate::router::send_fetch(self, owner, target, wanted);
         Some(owner)
     }
 
@@ -250,7 +251,8 @@ impl Shard {
         if owner == self.index {
             self.enter(id, target, asked, reply, via);
         } else {
-            crate::router::send_fetch(self, owner, target, asked, reply, via);
+            let wanted = Wanted::new(asked, reply, via);
+            crate::router::send_fetch(self, owner, target, wanted);
         }
     }
 
@@ -284,8 +286,7 @@ impl Shard {
         let owner = id.shard(self.facts.shards);
         if owner != self.index {
             // It was sent from here directly.
-            let Wanted { asked, reply, via, .. } = wanted;
-            return crate::router::send_fetch(self, owner, target, asked, reply, via);
+            return crate::router::send_fetch(self, owner, target, wanted);
         }
         let cell = self.cell(id, &target.class);
         cell.learn_name(target.name);

@@ -3,7 +3,7 @@
 //! Invariant: a request that may have run is never sent again (`core::route`).
 
 use std::cell::{Cell as StdCell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,7 +25,8 @@ use crate::body::{Answered, Flow, Outcome, failure};
 use crate::cell::Wanted;
 use crate::coding;
 use crate::fleet::Fleet;
-use crate::host::{Reply, gone_first};
+use crate::fleet::direct::Way;
+use crate::host::{Host, Reply, gone_first};
 use crate::router;
 use crate::shard::{Shard, now};
 use crate::websocket::{self, handshake};
@@ -86,19 +87,49 @@ impl Sent {
 
 /// Sends a request to another node, and its answer to who asked. What has not run there starts
 /// again here.
-pub(crate) fn send(shard: Rc<Shard>, target: Target, to: Destination, mut wanted: Box<Wanted>) {
+pub(crate) fn send(shard: Rc<Shard>, target: Target, to: Destination, wanted: Box<Wanted>) {
+    start(shard, target, to, None, wanted);
+}
+
+/// The same, from the shard at which it has entered. What has not run there starts again by the longer
+/// way.
+pub(crate) fn send_directly(shard: Rc<Shard>, target: Target, way: Way, wanted: Box<Wanted>) {
+    let realm = wanted.reply.realm();
+    let to = Destination::Owner(way.route.clone());
+    start(shard, target, to, Some(Directly { way, realm }), wanted);
+}
+
+/// A request that goes directly, and the realm that knows the way.
+struct Directly {
+    way: Way,
+    realm: Weak<Host>,
+}
+
+impl Directly {
+    /// The way is not good any more. If the request starts again, it is by the longer one.
+    fn leave(&self, cell: &CellId) {
+        if let Some(host) = self.realm.upgrade() {
+            host.direct.forget(cell);
+            host.direct.goes_around(cell, self.way.stub);
+        }
+    }
+}
+
+fn start(
+    shard: Rc<Shard>,
+    target: Target,
+    to: Destination,
+    directly: Option<Directly>,
+    mut wanted: Box<Wanted>,
+) {
     rt::spawn(async move {
         let Some(fleet) = shard.fleet.get() else { return wanted.reply.send(Err(nobody())) };
         let reply = std::mem::replace(&mut wanted.reply, Reply::Nobody);
         let (number, given_up) = fleet.sent.keep(reply);
-        let trying = attempt(&shard, fleet, &target, &to, &mut wanted);
+        let trying = attempt(&shard, fleet, &target, &to, directly.as_ref(), &mut wanted);
         let ended = gone_first(given_up, trying).await;
         // Who has given up took the reply away.
         let Some(reply) = fleet.sent.take(number) else { return };
-        let is_answered = matches!(ended, Some(Some(Ok(_))));
-        if wanted.attempt.failures > 0 && !is_answered {
-            forget_direct(&target, &reply);
-        }
         match ended {
             Some(Some(outcome)) => {
                 if outcome.is_ok() {
@@ -113,16 +144,6 @@ pub(crate) fn send(shard: Rc<Shard>, target: Target, to: Destination, mut wanted
             None => {}
         }
     });
-}
-
-/// A realm that has sent it directly knows a route that is not good any more.
-fn forget_direct(target: &Target, reply: &Reply) {
-    if let Reply::Call(host, _) = reply
-        && let Some(host) = host.upgrade()
-        && let Some(cell) = CellId::new(&target.namespace, &target.id)
-    {
-        host.direct.forget(&cell);
-    }
 }
 
 /// Who has asked from another shard may ask the owner by itself, if it has a link there.
@@ -141,16 +162,21 @@ async fn attempt(
     fleet: &Fleet,
     target: &Target,
     to: &Destination,
+    directly: Option<&Directly>,
     wanted: &mut Wanted,
 ) -> Option<Outcome> {
     let Some(cell) = CellId::new(&target.namespace, &target.id) else {
         unreachable!("who has sent it here has checked its name")
     };
-    let error = match call(fleet, &cell, target, to, wanted).await {
+    let lane = directly.map(|directly| &directly.way.lane);
+    let error = match call(fleet, &cell, target, to, lane, wanted).await {
         Ok(outcome) => return Some(outcome),
         Err(error) => error,
     };
     wanted.attempt.failures += 1;
+    if let Some(directly) = directly {
+        directly.leave(&cell);
+    }
     match to {
         Destination::Owner(route) => fleet.forget(&cell, route),
         // Better here than nowhere.
@@ -193,15 +219,15 @@ async fn call(
     cell: &CellId,
     target: &Target,
     to: &Destination,
+    lane: Option<&Link>,
     wanted: &mut Wanted,
 ) -> Result<Outcome, CallError> {
     let session = match to {
         Destination::Owner(route) => Some(&route.owner.session),
         Destination::Placed(_) => None,
     };
-    let Some(link) = fleet.link(to.node(), session, cell) else {
-        return Err(CallError::NotSent);
-    };
+    let link = lane.cloned().or_else(|| fleet.link(to.node(), session, cell));
+    let Some(link) = link else { return Err(CallError::NotSent) };
     let Ok(head) = head(cell, target, to, wanted).encode() else {
         let text = "the request has too long a head to be sent to another node";
         return Ok(Err(failure("TypeError", text)));

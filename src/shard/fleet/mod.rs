@@ -99,6 +99,20 @@ impl Fleet {
         self.lanes.borrow().is_direct(node)
     }
 
+    /// The link for requests that go from here to a cell of this owner directly, if it is up.
+    /// Otherwise it is opened, so that it can be used soon.
+    pub fn lane(&self, owner: &Owner, cell: &CellId) -> Option<Link> {
+        if !self.is_direct(&owner.node) {
+            return None;
+        }
+        let link = self.link(&owner.node, Some(&owner.session), cell)?;
+        if !link.is_up() {
+            link.open_ahead();
+            return None;
+        }
+        Some(link)
+    }
+
     /// The link to a node for requests to this cell; to this session of it, if one is meant.
     /// `None`: it is not among the live ones, or takes no requests from this node.
     fn link(&self, node: &NodeId, session: Option<&SessionId>, cell: &CellId) -> Option<Link> {

@@ -30,6 +30,14 @@ impl Reply {
         matches!(self, Reply::Call(of, number) if *number == call && of.as_ptr() == Rc::as_ptr(host))
     }
 
+    /// The realm whose JavaScript gets it.
+    pub fn realm(&self) -> Weak<Host> {
+        match self {
+            Self::Call(host, _) => host.clone(),
+            Self::Task(_) | Self::Shard(..) | Self::Node(..) | Self::Nobody => Weak::new(),
+        }
+    }
+
     /// Whether it goes to this call of another node.
     pub fn is_of_node(&self, number: u64) -> bool {
         matches!(self, Reply::Node(of, _) if *of == number)
