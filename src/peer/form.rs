@@ -163,11 +163,11 @@ fn shown(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_bytes_of_heads_in_version_two_stay() {
+fn the_bytes_of_heads_in_version_three_stay() {
     let kinds = [CallKind::FETCH, CallKind::PROBE, CallKind::OPERATOR, CallKind::TAKE];
     assert_eq!(kinds.map(|kind| kind.0), [1, 2, 3, 4]);
     let said = [&fetch()[..], &answers(), &of_nodes(), &of_operators(), &messages()].concat();
     let said: Vec<String> = said.into_iter().map(|bytes| shown(&bytes.expect("short"))).collect();
     assert_eq!(said, SAID);
-    assert_eq!(PROTOCOL, 2);
+    assert_eq!(PROTOCOL, 3);
 }

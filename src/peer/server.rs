@@ -34,8 +34,11 @@ use crate::identity::{Identity, Principal};
 use crate::link::{DEAD_HOST, greet};
 use crate::mux::{Patience, Side};
 
-/// Connections that are not known yet: each may cost a signature.
-const HANDSHAKES_MAX: usize = 64;
+/// Connections that are not known yet. Each may cost a signature, about half a millisecond of a core:
+/// together an eighth of a second. When a node starts, those of all others come at once: 64 for each of
+/// its shards in a fleet whose shards have links to each other, spread by chance, and one from each
+/// shard of each node in a larger one. Whoever is dropped comes again within a second.
+const HANDSHAKES_MAX: usize = 256;
 /// For a stranger to show who it is.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// Calls that handlers work on, also those that were given up: a caller that gives up and calls

@@ -497,6 +497,23 @@ fn a_link_to_a_shard_is_served_by_that_one() {
 }
 
 #[test]
+fn links_that_open_at_once_are_all_let_in() {
+    let node = Node::start();
+    rt::block_on(async {
+        let identity = identity(&fleet(1), "client");
+        let asked = (0..200).map(|_| {
+            let link = Link::new(identity.clone(), node.address());
+            rt::spawn_joined(async move { link.ask(ask(HASTY, "h")).await?.answer().await })
+        });
+        for asked in asked.collect::<Vec<_>>() {
+            asked.join().await.expect("no panic").map(|_| ()).expect("an answer");
+        }
+    });
+    let ended = node.stop(Stop::Drain);
+    assert_eq!(ended.refused, 0, "{ended:?}");
+}
+
+#[test]
 fn a_short_body_is_there_when_its_call_is() {
     rt::block_on(async {
         let server = Server::new(identity(&fleet(1), "server"));
