@@ -11,6 +11,8 @@ use bytes::{Bytes, BytesMut};
 
 use crate::connection::{NotSendable, Slot};
 use crate::error::{CallError, Cause};
+use crate::fetch::Failure;
+use crate::frame::{Code, Refusal};
 
 /// Reads the other side's body. What is read makes room for more.
 pub struct BodyReader {
@@ -162,6 +164,14 @@ impl BodyWriter {
     /// The body breaks off, and with it the call. `words`: why, for the other side's log.
     pub fn abort(mut self, words: &str) {
         self.give_up(words);
+    }
+
+    /// The body of an answer has failed where it is made: the call ends after what was sent, and its
+    /// caller learns how.
+    pub fn fail(mut self, how: &Failure) {
+        self.is_finished = true;
+        let refusal = Refusal::new(Code::Broken, how.to_words());
+        self.slot.wish(|mux, call| mux.fail(call, refusal));
     }
 
     fn give_up(&mut self, words: &str) {

@@ -83,6 +83,7 @@ impl CallError {
                 Code::Unsupported => "call_unsupported",
                 Code::Failed => "call_failed",
                 Code::Forbidden => "call_forbidden",
+                Code::Broken => "body_broken",
             },
             Cause::Lost(_) => "peer_lost",
             Cause::Silent => "peer_silent",
@@ -98,7 +99,9 @@ impl CallError {
             Cause::Foreign(_) | Cause::Protocol(_) | Cause::Head(_) | Cause::Deadline => false,
             Cause::Refused(refusal) => match refusal.code {
                 Code::NotOwner | Code::Busy | Code::Draining => true,
-                Code::Gone | Code::Unsupported | Code::Failed | Code::Forbidden => false,
+                Code::Gone | Code::Unsupported | Code::Failed | Code::Forbidden | Code::Broken => {
+                    false
+                }
             },
             Cause::Unreachable(_)
             | Cause::Replaced(_)

@@ -15,6 +15,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use crate::FrameError;
 use crate::wire::{Reader, put_bytes, put_cell, put_option, put_session};
 
+/// Of the name of an error in [`Failure::to_words`], in bytes: that of a class.
+const NAME_MAX: usize = 128;
+
 /// The head of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchHead {
@@ -242,6 +245,37 @@ impl Failure {
     fn flags(&self) -> [bool; 4] {
         [self.remote, self.retryable, self.overloaded, self.durable_object_reset]
     }
+
+    /// What goes with [`crate::Code::Broken`]: its marks as a digit, its name, and in the next line its
+    /// message, of which the refusal keeps what fits.
+    pub fn to_words(&self) -> String {
+        let marks = self.flags().iter().fold(0, |marks, mark| marks << 1 | u8::from(*mark));
+        let name = self.name.lines().next().unwrap_or_default();
+        let name = &name[..name.floor_char_boundary(NAME_MAX)];
+        format!("{marks:x}{name}\n{}", self.message)
+    }
+
+    /// Reads [`Self::to_words`].
+    ///
+    /// # Errors
+    /// They are other words.
+    pub fn of_words(words: &str) -> Result<Self, FrameError> {
+        const OTHER: FrameError = FrameError::Malformed("how a body has failed");
+        let (head, message) = words.split_once('\n').ok_or(OTHER)?;
+        let mark = head.chars().next().ok_or(OTHER)?;
+        let marks = mark.to_digit(16).ok_or(OTHER)?;
+        let [remote, retryable, overloaded, durable_object_reset] =
+            [8, 4, 2, 1].map(|bit| marks & bit != 0);
+        Ok(Self {
+            name: head[mark.len_utf8()..].to_owned(),
+            message: message.to_owned(),
+            remote,
+            retryable,
+            overloaded,
+            durable_object_reset,
+            ..Self::default()
+        })
+    }
 }
 
 fn check_status(status: u16) -> Result<u16, FrameError> {
@@ -391,6 +425,29 @@ mod tests {
                 let cut = bytes.slice(..cut.index(bytes.len()));
                 let _any = (FetchHead::decode(&cut), FetchReply::decode(&cut));
             }
+        }
+    }
+
+    #[test]
+    fn how_a_body_has_failed_is_said_in_words() {
+        for (n, name, message) in [(0, "Error", ""), (5, "RangeError", "a\nb: é"), (15, "", "x")] {
+            let [remote, retryable, overloaded, durable_object_reset] =
+                [8, 4, 2, 1].map(|bit| n & bit != 0);
+            let failure = Failure {
+                name: name.into(),
+                message: message.into(),
+                remote,
+                retryable,
+                overloaded,
+                durable_object_reset,
+                ..Failure::default()
+            };
+            assert_eq!(Failure::of_words(&failure.to_words()), Ok(failure));
+        }
+        let odd = Failure { name: "é".repeat(100) + "\nx", ..Failure::default() };
+        assert_eq!(Failure::of_words(&odd.to_words()).expect("words").name, "é".repeat(64));
+        for words in ["", "\n", "x", "8Error", "gError\nx", "é\nx"] {
+            assert!(Failure::of_words(words).is_err(), "{words:?}");
         }
     }
 

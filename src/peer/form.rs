@@ -40,6 +40,7 @@ const SAID: &[&str] = &[
     "0200000001fe",
     "030000000303e9|r",
     "0300000000",
+    "aError|0a|m",
 ];
 
 fn cell() -> CellId {
@@ -83,15 +84,8 @@ fn fetch() -> [Result<Bytes, FrameError>; 2] {
     [whole.encode(), least.encode()]
 }
 
-fn answers() -> [Result<Bytes, FrameError>; 3] {
-    let response = ResponseHead {
-        status: 200,
-        status_text: "OK".into(),
-        headers: headers(),
-        content: Content::Body(None),
-    };
-    let empty = ResponseHead { content: Content::Nothing, ..response.clone() };
-    let failure = Failure {
+fn failure() -> Failure {
+    Failure {
         name: "Error".into(),
         message: "m".into(),
         stack: "at f".into(),
@@ -100,9 +94,22 @@ fn answers() -> [Result<Bytes, FrameError>; 3] {
         overloaded: true,
         durable_object_reset: false,
         thrown: Bytes::from_static(&[0xff, 0x0f]),
+    }
+}
+
+fn answers() -> [Result<Bytes, FrameError>; 3] {
+    let response = ResponseHead {
+        status: 200,
+        status_text: "OK".into(),
+        headers: headers(),
+        content: Content::Body(None),
     };
-    let all =
-        [FetchReply::Response(response), FetchReply::Response(empty), FetchReply::Failure(failure)];
+    let empty = ResponseHead { content: Content::Nothing, ..response.clone() };
+    let all = [
+        FetchReply::Response(response),
+        FetchReply::Response(empty),
+        FetchReply::Failure(failure()),
+    ];
     all.map(|reply| reply.encode())
 }
 
@@ -166,7 +173,9 @@ fn shown(bytes: &[u8]) -> String {
 fn the_bytes_of_heads_in_version_three_stay() {
     let kinds = [CallKind::FETCH, CallKind::PROBE, CallKind::OPERATOR, CallKind::TAKE];
     assert_eq!(kinds.map(|kind| kind.0), [1, 2, 3, 4]);
-    let said = [&fetch()[..], &answers(), &of_nodes(), &of_operators(), &messages()].concat();
+    let words = [Ok(failure().to_words().into())];
+    let said =
+        [&fetch()[..], &answers(), &of_nodes(), &of_operators(), &messages(), &words].concat();
     let said: Vec<String> = said.into_iter().map(|bytes| shown(&bytes.expect("short"))).collect();
     assert_eq!(said, SAID);
     assert_eq!(PROTOCOL, 3);

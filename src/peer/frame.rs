@@ -158,11 +158,14 @@ pub enum Code {
     Failed,
     /// It did not run: such calls are not for who has made it.
     Forbidden,
+    /// It was answered, and then the body of the answer failed where it is made: the words say how
+    /// ([`crate::fetch::Failure::of_words`]). Never repeat it.
+    Broken,
 }
 
 impl Code {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Gone,
         Self::NotOwner,
         Self::Busy,
@@ -170,6 +173,7 @@ impl Code {
         Self::Unsupported,
         Self::Failed,
         Self::Forbidden,
+        Self::Broken,
     ];
 
     /// The number on the wire.
@@ -182,6 +186,7 @@ impl Code {
             Self::Unsupported => 5,
             Self::Failed => 6,
             Self::Forbidden => 7,
+            Self::Broken => 8,
         }
     }
 
@@ -196,7 +201,7 @@ impl Code {
             Self::NotOwner | Self::Busy | Self::Draining | Self::Unsupported | Self::Forbidden => {
                 true
             }
-            Self::Gone | Self::Failed => false,
+            Self::Gone | Self::Failed | Self::Broken => false,
         }
     }
 }

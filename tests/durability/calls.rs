@@ -100,6 +100,30 @@ fn what_a_cell_throws_is_seen_at_another_node_as_at_its_own() {
 }
 
 #[test]
+fn a_body_that_a_cell_breaks_off_is_seen_at_another_node_as_at_its_own() {
+    let _machine = super::shared();
+    let site = Site::of("calls");
+    let owner = plan(&site, "owner").start();
+    assert_eq!(text(&owner, "/heard?cell=a").as_deref(), Some("nothing"));
+    let other = plan(&site, "other").start();
+    wait_for("a node that knows the other", LIMIT, || text(&other, "/heard?cell=a"));
+    // Of no length, of one that is sent as a whole, and of one that is sent in pieces.
+    for length in ["", "&length=100", "&length=100000"] {
+        let path = format!("/broken?cell=a{length}");
+        let seen = |node: &Node| -> Value {
+            serde_json::from_str(&text(node, &path).expect("an answer")).expect("JSON")
+        };
+        let here = seen(&owner);
+        assert_eq!(seen(&other), here, "{path}");
+        let words = "RangeError: the disk is on fire ";
+        assert_eq!(here, json!([200, "RangeError", words, true, true, null]), "{path}");
+    }
+    // Of a long message there is the first part.
+    let long = text(&other, "/broken?cell=a&more=9000").expect("an answer");
+    assert!((900..1_200).contains(&long.len()) && long.contains("on fire !!!"), "{long}");
+}
+
+#[test]
 fn calls_on_one_stub_arrive_in_order_while_the_way_to_their_cell_becomes_known() {
     let _machine = super::shared();
     let site = Site::of("calls");

@@ -363,6 +363,18 @@ impl Mux {
         }
     }
 
+    /// Answerer: ends a call for this reason, once the head and the piece that are here are sent.
+    /// [`Event::Over`] tells when.
+    pub fn fail(&mut self, call: CallId, why: Refusal) {
+        let Some(stream) = self.calls.get_mut(&call.0) else { return };
+        if stream.out.flow == Flow::Open {
+            stream.out.failure = Some(why);
+            if stream.out.is_sendable() {
+                self.make_ready(call.0);
+            }
+        }
+    }
+
     /// Ends a call at once, in both directions. Does nothing to one that is over.
     pub fn reset(&mut self, call: CallId, refusal: Refusal) -> Fate {
         let Some(stream) = self.forget(call.0) else { return Fate::MayHaveRun };
@@ -509,6 +521,14 @@ impl Mux {
         } else if side.can_send_end() {
             put(out, &Frame::Chunk { call, more: More::End, bytes: &[] });
             side.flow = Flow::Ended;
+        }
+        if side.can_fail()
+            && let Some(refusal) = side.failure.take()
+        {
+            // The note is sent after what stands in `out`.
+            self.reset(call, refusal.clone());
+            events.push_back(Event::Over { call, refusal });
+            return;
         }
         if side.is_sendable() {
             self.make_ready(number);

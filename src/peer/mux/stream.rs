@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::frame::{CallKind, More};
+use crate::frame::{CallKind, More, Refusal};
 
 /// What each body may send before its reader has said anything: small bodies need no round trip.
 pub const WINDOW_FIRST: u32 = 16 * 1024;
@@ -34,6 +34,8 @@ pub(super) struct Outgoing {
     /// What is left of the piece that goes next.
     pub piece: Bytes,
     pub flow: Flow,
+    /// Why the call ends after what is here.
+    pub failure: Option<Refusal>,
     /// What the reader has allowed and is not sent.
     pub credit: u32,
 }
@@ -101,12 +103,14 @@ impl Stream {
 
 impl Outgoing {
     pub fn new(head: Option<Head>, flow: Flow) -> Self {
-        Self { head, is_begun: false, piece: Bytes::new(), flow, credit: WINDOW_FIRST }
+        let (piece, failure) = (Bytes::new(), None);
+        Self { head, is_begun: false, piece, flow, failure, credit: WINDOW_FIRST }
     }
 
     /// Whether a frame can be sent now.
     pub fn is_sendable(&self) -> bool {
-        self.head.is_some() || self.is_begun && (self.can_send_piece() || self.can_send_end())
+        self.head.is_some()
+            || self.is_begun && (self.can_send_piece() || self.can_send_end() || self.can_fail())
     }
 
     pub fn can_send_piece(&self) -> bool {
@@ -115,6 +119,10 @@ impl Outgoing {
 
     pub fn can_send_end(&self) -> bool {
         self.piece.is_empty() && self.flow == Flow::Ending
+    }
+
+    pub fn can_fail(&self) -> bool {
+        self.piece.is_empty() && self.failure.is_some()
     }
 }
 

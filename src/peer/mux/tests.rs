@@ -223,6 +223,40 @@ fn either_side_ends_a_call_at_once() {
 }
 
 #[test]
+fn a_body_that_fails_ends_its_call_after_what_was_sent() {
+    let broken = Refusal::new(Code::Broken, "how");
+    let over = |call| Event::Over { call, refusal: broken.clone() };
+    for len in [0, 10, WINDOW_FIRST as usize + 10] {
+        let mut pair = Pair::new();
+        let call = pair.open(More::Follows);
+        pair.carry();
+        pair.answerer.reply(call, head("a"), More::Follows).expect("short");
+        if len > 0 {
+            pair.answerer.send(call, body(len)).expect("open");
+        }
+        pair.answerer.fail(call, broken.clone());
+        let mut events = pair.carry();
+        if len > WINDOW_FIRST as usize {
+            assert!(!events.contains(&over(call)), "{events:?}");
+            pair.caller.consumed(call, WINDOW_FIRST as usize);
+            events.extend(pair.carry());
+        }
+        let come = events.iter().map(|event| match event {
+            Event::Data { more: More::Follows, bytes, .. } => bytes.len(),
+            _ => 0,
+        });
+        assert_eq!(come.sum::<usize>(), len);
+        assert!(events.contains(&Event::Replied { call, more: More::Follows, head: head("a") }));
+        // Here and there; nothing comes after it there.
+        assert_eq!(events.iter().filter(|event| **event == over(call)).count(), 2, "{events:?}");
+        assert_eq!(events.last(), Some(&over(call)));
+        assert!(pair.caller.is_idle() && pair.answerer.is_idle());
+        pair.answerer.fail(call, broken.clone());
+        assert_eq!(pair.carry(), []);
+    }
+}
+
+#[test]
 fn an_answer_may_end_before_its_question() {
     let mut pair = Pair::new();
     let call = pair.open(More::Follows);

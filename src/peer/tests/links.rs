@@ -208,6 +208,7 @@ fn a_refusal_says_whether_the_call_ran() {
             (4, Code::Unsupported, "call_unsupported", false),
             (5, Code::Failed, "call_failed", true),
             (6, Code::Forbidden, "call_forbidden", false),
+            (7, Code::Broken, "body_broken", true),
         ] {
             let asked = link.ask(ask(REFUSED, vec![n])).await.expect("sent");
             let error = asked.answer().await.map(|_| ()).expect_err("refused");

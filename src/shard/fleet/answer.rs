@@ -133,7 +133,7 @@ async fn send(
         Flow::Bytes(bytes) => reply.send_whole(head, bytes),
         Flow::Stream(..) | Flow::Coded(..) => {
             let writer = reply.send_with_body(head)?;
-            pump(body, writer).await;
+            pump(body, writer, |writer, why| writer.fail(&wire(why))).await;
             Ok(())
         }
     }

@@ -253,7 +253,7 @@ async fn call(
             let (sent, writer) = link.ask_with_body(ask).await.map_err(what_is_known)?;
             wanted.attempt.is_body_begun = true;
             let body = std::mem::take(&mut wanted.asked.body);
-            rt::spawn(pump(body, writer));
+            rt::spawn(pump(body, writer, |writer, why| writer.abort(&why.message)));
             sent
         }
     };
@@ -356,8 +356,12 @@ pub(super) fn content(body: &Flow) -> Content {
     }
 }
 
-/// Writes a body to its end, or ends the call with it.
-pub(super) async fn pump(body: Flow, mut writer: BodyWriter) {
+/// Writes a body to its end, or ends the call with it, as `fail` does.
+pub(super) async fn pump(
+    body: Flow,
+    mut writer: BodyWriter,
+    fail: impl FnOnce(BodyWriter, Failure),
+) {
     let mut pieces: LocalBoxStream<'static, Result<Bytes, Failure>> = match coding::plain(body) {
         Flow::Empty => return writer.finish(),
         Flow::Bytes(bytes) => stream::once(async move { Ok(bytes) }).boxed_local(),
@@ -371,7 +375,7 @@ pub(super) async fn pump(body: Flow, mut writer: BodyWriter) {
                     return;
                 }
             }
-            Some(Err(why)) => return writer.abort(&why.message),
+            Some(Err(why)) => return fail(writer, why),
             None => return writer.finish(),
         }
     }
@@ -382,7 +386,11 @@ async fn read(body: BodyReader, len: Option<u64>) -> Result<Flow, celld_peer::Ca
     if len.is_some_and(|len| len <= WHOLE_BODY_MAX) {
         return match body.whole(WHOLE_BODY_MAX as usize).await {
             Ok(bytes) => Ok(Flow::Bytes(bytes)),
-            Err(celld_peer::WholeError::Call(error)) => Err(error),
+            // It was answered all the same.
+            Err(celld_peer::WholeError::Call(error)) => match broken(&error) {
+                Some(why) => Ok(Flow::Stream(stream::iter([Err(why)]).boxed_local(), len)),
+                None => Err(error),
+            },
             // It said that it was shorter.
             Err(celld_peer::WholeError::TooLong(_)) => {
                 Err(celld_peer::CallError { fate: Fate::MayHaveRun, cause: Cause::Closed })
@@ -408,12 +416,25 @@ fn pieces(body: BodyReader, len: Option<u64>) -> Flow {
             Ok(Some(piece)) => Some((Ok(piece), Some(body))),
             Ok(None) => None,
             Err(error) => {
-                let text = format!("Network connection lost while reading the body: {error}");
-                Some((Err(failure("Error", text)), None))
+                let why = broken(&error).unwrap_or_else(|| {
+                    let text = format!("Network connection lost while reading the body: {error}");
+                    failure("Error", text)
+                });
+                Some((Err(why), None))
             }
         }
     });
     Flow::Stream(pieces.boxed_local(), len)
+}
+
+/// How a body has failed where it is made, if it has.
+fn broken(error: &celld_peer::CallError) -> Option<Failure> {
+    match &error.cause {
+        Cause::Refused(refusal) if refusal.code == Code::Broken => {
+            celld_peer::fetch::Failure::of_words(&refusal.words).ok().map(local)
+        }
+        _ => None,
+    }
 }
 
 /// What is known of a call that failed.
@@ -429,7 +450,7 @@ fn what_is_known(error: celld_peer::CallError) -> CallError {
             Code::NotOwner => route::Refusal::NotOwner,
             Code::Busy => route::Refusal::Overloaded,
             Code::Draining => route::Refusal::Draining,
-            Code::Unsupported | Code::Forbidden | Code::Gone | Code::Failed => {
+            Code::Unsupported | Code::Forbidden | Code::Gone | Code::Failed | Code::Broken => {
                 route::Refusal::Unavailable
             }
         }),

@@ -6,6 +6,7 @@
 //   GET /own?cell=C          the error of a call with properties of its own: [text, properties]
 //   GET /thrown?cell=C&what=W  all that can be seen of an error: [class, text, frames of its stack, {property: value}]
 //   GET /request?cell=C&body=B[&stream][&length=N][&path=/moved]  what the cell gets: [method, url, headers, body]
+//   GET /broken?cell=C[&length=N][&more=M]  how a body that fails on its way looks: [status, class, text, remote, retryable, overloaded]
 //   GET /through?cell=C&path=P  the answer of the cell
 //   GET /refused             the error of a fetch that nobody answers: [name, whether the connection was lost, retryable]
 //   GET /abort               calls ctx.abort
@@ -91,6 +92,14 @@ export class Cell extends DurableObject {
         return Response.json([method, url, Object.fromEntries(headers), await request.text()]);
       }
       case '/moved': return new Response('moved', { status: 307, headers: { location: '/request' } });
+      case '/breaks': {
+        const length = searchParams.get('length');
+        const { readable, writable } = length === null ? new TransformStream() : new FixedLengthStream(Number(length));
+        const writer = writable.getWriter();
+        const error = Object.assign(new RangeError(`the disk is on fire ${'!'.repeat(Number(searchParams.get('more')))}`), { retryable: true });
+        writer.write(new TextEncoder().encode('first')).then(() => writer.abort(error)).catch(() => {});
+        return new Response(readable);
+      }
       case '/never': return new Promise(() => {});
       case '/heard': return new Response(this.heard);
       case '/note': return new Response(`${this.order.push(searchParams.get('n'))}`);
@@ -120,7 +129,8 @@ async function share(search) {
 
 export default {
   async fetch(request, env, ctx) {
-    const { pathname, searchParams: search } = new URL(request.url);
+    const url = new URL(request.url);
+    const { pathname, searchParams: search } = url;
     const cell = env.CELLS.getByName(search.get('cell') ?? 'c');
     switch (pathname) {
       case '/many':
@@ -173,6 +183,12 @@ export default {
         const properties = Object.entries(own).map(([name, { value }]) => [name, shown(value)]).sort();
         const frames = (stack?.value ?? '').split('\n').filter((line) => line.startsWith('    at '));
         return Response.json([error.constructor.name, `${error}`, frames.length, Object.fromEntries(properties)]);
+      }
+      case '/broken': {
+        const answer = await cell.fetch(`http://cell/breaks${url.search}`);
+        const error = await answer.text().then(() => null, (reason) => reason);
+        const { remote, retryable, overloaded } = error;
+        return Response.json([answer.status, error.constructor.name, `${error}`, remote, retryable, overloaded ?? null]);
       }
       case '/through': return cell.fetch(`http://cell${search.get('path')}`);
       case '/refused': {
