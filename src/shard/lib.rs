@@ -12,6 +12,7 @@ mod busy;
 mod cell;
 mod client;
 mod coding;
+mod deadline;
 pub mod deployment;
 mod drain;
 mod fleet;

@@ -14,6 +14,7 @@ use celld_v8host::{Failure, StoredAlarm};
 
 use super::{Arrival, Cell, Live, Phase};
 use crate::body::failure;
+use crate::deadline::Deadline;
 use crate::shard::{now, random, wall};
 
 /// As on Cloudflare.
@@ -91,9 +92,11 @@ impl Cell {
     /// `alarm()` has ended.
     pub fn alarm_ended(self: &Rc<Self>, result: Result<(), Failure>) {
         let (life, is_running) = {
-            let state = self.state.borrow();
-            let Phase::Live(live) = &state.phase else { return };
-            (state.life, live.alarm.is_running())
+            let mut state = self.state.borrow_mut();
+            let life = state.life;
+            let Phase::Live(live) = &mut state.phase else { return };
+            live.alarm_deadline = None;
+            (life, live.alarm.is_running())
         };
         if !is_running {
             return;
@@ -129,32 +132,32 @@ impl Cell {
     }
 
     fn run_alarm(self: &Rc<Self>, scheduled: Wall, retries: u32) {
-        let (life, run) = {
+        let weak = Rc::downgrade(self);
+        let deadline = Deadline::after(RUN_LIMIT, move || {
+            if let Some(cell) = weak.upgrade() {
+                cell.alarm_takes_too_long();
+            }
+        });
+        {
             let mut state = self.state.borrow_mut();
             let scheduled_ms = scheduled.as_millis();
             state.arrivals.push_back(Arrival::Alarm { scheduled_ms, retries });
-            let life = state.life;
             let Phase::Live(live) = &mut state.phase else { return };
             live.was_used = true;
-            live.alarm_runs += 1;
-            (life, live.alarm_runs)
-        };
+            live.alarm_deadline = Some(deadline);
+        }
         self.deliver_arrivals();
-        let cell = Rc::downgrade(self);
-        rt::spawn(async move {
-            rt::sleep(RUN_LIMIT).await;
-            let Some(cell) = cell.upgrade() else { return };
-            let still_runs = {
-                let state = cell.state.borrow();
-                let Phase::Live(live) = &state.phase else { return };
-                state.life == life && live.alarm_runs == run && live.alarm.is_running()
-            };
-            if still_runs {
-                let text =
-                    "Alarm exceeded its allowed execution time. The Durable Object was reset.";
-                cell.reset(&Failure { durable_object_reset: true, ..failure("Error", text) });
-            }
-        });
+    }
+
+    fn alarm_takes_too_long(self: &Rc<Self>) {
+        let still_runs = match &self.state.borrow().phase {
+            Phase::Live(live) => live.alarm.is_running(),
+            Phase::Cold | Phase::Activating | Phase::Leaving => false,
+        };
+        if still_runs {
+            let text = "Alarm exceeded its allowed execution time. The Durable Object was reset.";
+            self.reset(&Failure { durable_object_reset: true, ..failure("Error", text) });
+        }
     }
 
     /// Writes what follows from the end of a run, as a commit of its own.

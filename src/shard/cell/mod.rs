@@ -41,6 +41,7 @@ pub(crate) use sockets::SocketArrival;
 
 use crate::activation::{self, Activated, NotServed};
 use crate::body::{Asked, failure};
+use crate::deadline::Deadline;
 use crate::fleet::forward::{self, Destination};
 use crate::host::{Host, Queued, Reply};
 use crate::pressure;
@@ -159,13 +160,13 @@ struct Live {
     restored: Option<Option<Stored>>,
     /// What the constructor has set or deleted instead.
     set_at_start: Option<Option<Stored>>,
-    /// Counts runs of `alarm()`.
-    alarm_runs: u64,
+    /// Of the run of `alarm()`.
+    alarm_deadline: Option<Deadline>,
     compactor: Compactor,
     /// The segment on its way to the bucket. The same bytes go again when it fails.
     upload: Option<Upload>,
     /// Open `blockConcurrencyWhile`s, outermost first.
-    sections: Vec<SectionId>,
+    sections: Vec<(SectionId, Deadline)>,
     parked: VecDeque<Queued>,
     /// Events that JavaScript works on.
     busy: u32,
@@ -173,6 +174,13 @@ struct Live {
     is_resting: bool,
     /// Since eviction was told of its rest.
     was_used: bool,
+}
+
+impl Live {
+    /// Whether this `blockConcurrencyWhile` is open.
+    fn has(&self, section: SectionId) -> bool {
+        self.sections.iter().any(|(open, _)| *open == section)
+    }
 }
 
 #[derive(Clone)]
@@ -370,7 +378,7 @@ impl Cell {
             found_alarm: alarm,
             restored: Some(alarm),
             set_at_start: None,
-            alarm_runs: 0,
+            alarm_deadline: None,
             compactor,
             upload: None,
             sections: Vec::new(),
@@ -530,7 +538,7 @@ impl Cell {
     pub fn passes(&self, section: Option<SectionId>) -> bool {
         match &self.state.borrow().phase {
             Phase::Live(live) => {
-                live.sections.is_empty() || section.is_some_and(|s| live.sections.contains(&s))
+                live.sections.is_empty() || section.is_some_and(|section| live.has(section))
             }
             Phase::Cold | Phase::Activating | Phase::Leaving => true,
         }
@@ -545,28 +553,27 @@ impl Cell {
 
     /// `blockConcurrencyWhile` begins. Its time is limited, as on Cloudflare.
     pub fn block(self: &Rc<Self>, section: SectionId) {
-        let life = {
-            let mut state = self.state.borrow_mut();
-            let life = state.life;
-            let Phase::Live(live) = &mut state.phase else { return };
-            live.sections.push(section);
-            life
-        };
-        let cell = Rc::downgrade(self);
-        rt::spawn(async move {
-            rt::sleep(activation::SECTION_LIMIT).await;
-            let Some(cell) = cell.upgrade() else { return };
-            let still_runs = {
-                let state = cell.state.borrow();
-                let Phase::Live(live) = &state.phase else { return };
-                state.life == life && live.sections.contains(&section)
-            };
-            if still_runs {
-                let text = "A call to blockConcurrencyWhile() in a Durable Object waited for too \
-                            long. The call was canceled and the Durable Object was reset.";
-                cell.fail_life(&Failure { durable_object_reset: true, ..failure("Error", text) });
+        let weak = Rc::downgrade(self);
+        let deadline = Deadline::after(activation::SECTION_LIMIT, move || {
+            if let Some(cell) = weak.upgrade() {
+                cell.section_takes_too_long(section);
             }
         });
+        if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
+            live.sections.push((section, deadline));
+        }
+    }
+
+    fn section_takes_too_long(self: &Rc<Self>, section: SectionId) {
+        let still_runs = match &self.state.borrow().phase {
+            Phase::Live(live) => live.has(section),
+            Phase::Cold | Phase::Activating | Phase::Leaving => false,
+        };
+        if still_runs {
+            let text = "A call to blockConcurrencyWhile() in a Durable Object waited for too \
+                        long. The call was canceled and the Durable Object was reset.";
+            self.fail_life(&Failure { durable_object_reset: true, ..failure("Error", text) });
+        }
     }
 
     /// `blockConcurrencyWhile` has ended.
@@ -578,7 +585,7 @@ impl Cell {
         let parked = {
             let mut state = self.state.borrow_mut();
             let Phase::Live(live) = &mut state.phase else { return };
-            live.sections.retain(|open| *open != section);
+            live.sections.retain(|(open, _)| *open != section);
             std::mem::take(&mut live.parked)
         };
         host.requeue(parked);

@@ -13,6 +13,7 @@ use celld_rt as rt;
 use celld_v8host::{SocketEvent, SocketId, SocketMessage, Sockets};
 
 use super::{Arrival, Cell, Phase};
+use crate::deadline::Deadline;
 use crate::host::gone_first;
 use crate::websocket::{Duplex, RESTART, Receiver, Sender, close, is_last};
 
@@ -87,13 +88,13 @@ impl Cell {
     ) {
         let event = host.start_socket_event(self, slot, arrived);
         let Some(limit_ms) = self.sockets.event_timeout_ms() else { return };
-        let host = Rc::downgrade(host);
-        rt::spawn(async move {
-            rt::sleep(Duration::from_millis(limit_ms.into())).await;
-            if let Some(host) = host.upgrade() {
+        let weak = Rc::downgrade(host);
+        let deadline = Deadline::after(Duration::from_millis(limit_ms.into()), move || {
+            if let Some(host) = weak.upgrade() {
                 host.socket_event_timed_out(event);
             }
         });
+        host.bound_event(event, deadline);
     }
 
     /// Uses the sending side of a socket, if there is such a one.

@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::body::{Answered, Asked, Flow, Outcome, failure};
 use crate::cell::Cell;
 use crate::coding::recode;
+use crate::deadline::Deadline;
 use crate::drain::Entered;
 use crate::fleet::direct::Direct;
 use crate::follow::Course;
@@ -115,6 +116,8 @@ struct Event {
     silence: Option<hung::Silence>,
     /// Dropped with the event.
     over: Option<rt::oneshot::Sender<()>>,
+    /// Of an event that is bounded; dropped with it.
+    deadline: Option<Deadline>,
 }
 
 /// A stream that JavaScript reads.
@@ -546,6 +549,7 @@ impl Host {
             course: None,
             silence: None,
             over: None,
+            deadline: None,
         };
         self.table.borrow_mut().events.insert(id, event);
         id

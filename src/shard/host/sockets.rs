@@ -14,6 +14,7 @@ use rustc_hash::FxHashSet;
 
 use super::perform::gone_first;
 use super::{Host, Queued};
+use crate::deadline::Deadline;
 use crate::websocket::{self, Duplex, RESTART, Receiver, Sender, close, is_last, message_weight};
 
 /// Who takes messages this slowly does not take them.
@@ -258,6 +259,13 @@ impl Host {
         let input = Input::CellSocket { event, cell: slot, socket, happened };
         self.queue(Queued { gate: Some((slot, None)), origin: None, input, turn: Some(turn) });
         event
+    }
+
+    /// The event ends at its deadline, if it has not before.
+    pub fn bound_event(&self, event: EventId, deadline: Deadline) {
+        if let Some(event) = self.table.borrow_mut().events.get_mut(&event) {
+            event.deadline = Some(deadline);
+        }
     }
 
     /// The event has had its time: it keeps the cell awake no longer.
