@@ -44,12 +44,17 @@ fn said(output: Output) -> Said {
     Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// Runs a command on the site's bucket.
-fn operate(site: &Site, line: &str) -> Said {
+/// A command on the site's bucket, not started.
+fn command(site: &Site, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_celld"));
     command.args(line.split_whitespace());
     command.arg("--bucket").arg(format!("file://{}", site.bucket().display()));
-    said(command.output().expect("the program starts"))
+    command
+}
+
+/// Runs a command on the site's bucket.
+fn operate(site: &Site, line: &str) -> Said {
+    said(command(site, line).output().expect("the program starts"))
 }
 
 impl Said {

@@ -248,7 +248,7 @@ The variables of `celld --help` stand for their options.",
 
 on_a_bucket! {
     /// Stops a node as SIGTERM does: it finishes its requests, gives its cells back to the bucket,
-    /// and ends with 0. Shows how far it is until its lease is gone.
+    /// and ends with 0. Shows how far it is until its lease is given up, or over.
     #[argh(
         subcommand,
         name = "drain",
@@ -257,7 +257,7 @@ before.
 The variables of `celld --help` stand for their options.",
         example = "{command_name} node-1",
         error_code(0, "the node has left; with --no-wait: it has begun to"),
-        error_code(1, "it did not begin, or has not left within a minute"),
+        error_code(1, "it did not begin, or still answers after a minute"),
         error_code(2, "refused: an argument or a variable")
     )]
     Drain {

@@ -70,7 +70,9 @@ pub(crate) enum OperatorError {
     Nobody,
     #[error("all data of the cell {0} would be deleted for good: say --yes if you mean it")]
     NotConfirmed(CellId),
-    #[error("node {0} has begun to drain, and has not left within {1:?}; its log says why")]
+    #[error(
+        "node {0} has begun to drain, and has not left within {1:?}: it still renews its lease; its log says why"
+    )]
     Stays(NodeId, Duration),
     #[error("node {0}: its answer makes no sense: {1}")]
     Answer(NodeId, serde_json::Error),
