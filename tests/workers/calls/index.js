@@ -42,7 +42,7 @@ const ERRORS = {
   hidden: () => Object.defineProperty(new SyntaxError('hidden'), 'hid', { value: 1 }),
   many: () => new AggregateError([new EvalError('one')], 'many'),
   bytes: () => Object.assign(new Error('bytes'), { bytes: new Uint8Array(20_000).fill(7) }),
-  large: () => Object.assign(new Error('large'), { code: 'x'.repeat(40_000) }),
+  large: () => Object.assign(new Error('large'), { code: 'x'.repeat(200_000) }),
   function: () => Object.assign(new Error('function'), { code: 1, call() {} }),
   string: () => 'a string',
 };
