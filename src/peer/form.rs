@@ -34,6 +34,7 @@ const SAID: &[&str] = &[
     "0400000002|ns|000000|@ID|00000002|n7",
     "0500000002|ns|000000|@ID",
     "06",
+    "07",
     "00",
     "0100000001|c|00000001|w|01",
     "0100000001|t",
@@ -129,7 +130,7 @@ fn of_nodes() -> [Result<Bytes, FrameError>; 3] {
     [probe.encode(), take.encode(), Ok(Taken { epoch: epoch() }.encode())]
 }
 
-fn of_operators() -> [Result<Bytes, FrameError>; 8] {
+fn of_operators() -> [Result<Bytes, FrameError>; 9] {
     let asks = [
         OperatorRequest::ListCells { after: Some(cell()), limit: 9 },
         OperatorRequest::ShowCell(cell()),
@@ -137,10 +138,21 @@ fn of_operators() -> [Result<Bytes, FrameError>; 8] {
         OperatorRequest::MoveCell { cell: cell(), to: node() },
         OperatorRequest::PurgeCell(cell()),
         OperatorRequest::Drain,
+        OperatorRequest::Flush,
     ];
     let refused = OperatorReply::Refused { code: "c".into(), words: "w".into(), retryable: true };
-    let [list, show, evict, move_to, purge, drain] = asks.map(|ask| ask.encode());
-    [list, show, evict, move_to, purge, drain, OperatorReply::Done.encode(), refused.encode()]
+    let [list, show, evict, move_to, purge, drain, flush] = asks.map(|ask| ask.encode());
+    [
+        list,
+        show,
+        evict,
+        move_to,
+        purge,
+        drain,
+        flush,
+        OperatorReply::Done.encode(),
+        refused.encode(),
+    ]
 }
 
 fn messages() -> [Result<Bytes, FrameError>; 4] {

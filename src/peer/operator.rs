@@ -35,6 +35,9 @@ pub enum OperatorRequest {
     PurgeCell(CellId),
     /// Hand all cells over, and stop.
     Drain,
+    /// Write a block to the disk and flush it, as a follower does before it answers, so that the
+    /// caller sees how long that takes.
+    Flush,
 }
 
 /// The head of an answer.
@@ -78,6 +81,7 @@ impl OperatorRequest {
             }
             Self::PurgeCell(cell) => with_cell(&mut out, 5, cell)?,
             Self::Drain => out.put_u8(6),
+            Self::Flush => out.put_u8(7),
         }
         Ok(out.into())
     }
@@ -95,6 +99,7 @@ impl OperatorRequest {
             4 => Self::MoveCell { cell: reader.cell()?, to: reader.node()? },
             5 => Self::PurgeCell(reader.cell()?),
             6 => Self::Drain,
+            7 => Self::Flush,
             _ => return Err(FrameError::Malformed("the kind of an operator's request")),
         };
         reader.end()?;
@@ -157,6 +162,7 @@ mod tests {
             OperatorRequest::MoveCell { cell: cell(), to },
             OperatorRequest::PurgeCell(cell()),
             OperatorRequest::Drain,
+            OperatorRequest::Flush,
         ] {
             let bytes = request.encode().expect("short");
             assert_eq!(OperatorRequest::decode(&bytes), Ok(request));

@@ -29,6 +29,7 @@ mod pulled;
 mod reach;
 mod router;
 mod scan;
+pub mod scratch;
 mod shard;
 mod socket;
 mod status;

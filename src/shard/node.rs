@@ -32,6 +32,7 @@ use crate::ingress;
 use crate::lease;
 use crate::reach::{self, check_address, internal_address};
 use crate::router::{self, Message, Peers};
+use crate::scratch;
 use crate::shard::{Authority, NodeFacts, Shard, now, random};
 use crate::status::Status;
 use crate::trial;
@@ -99,6 +100,7 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
         log_requests: options.log_requests,
         is_dev: options.is_dev,
         signals: signals.clone(),
+        scratch: scratch::Kept::default(),
     });
     let authority = Arc::new(Authority::default());
     let status = Arc::new(Status::new(

@@ -40,6 +40,7 @@ use crate::identity::Identity;
 use crate::ingress::Flag;
 use crate::outbound::Outbound;
 use crate::router::Peers;
+use crate::scratch;
 use crate::status::Status;
 
 /// The monotonic clock, as the machines of `core` want it.
@@ -101,6 +102,8 @@ pub(crate) struct NodeFacts {
     pub is_dev: bool,
     /// Through which an operator begins a drain.
     pub signals: Signals,
+    /// For whoever measures the disk of the state directory.
+    pub scratch: scratch::Kept,
 }
 
 /// One shard.

@@ -13,6 +13,7 @@ use celld_core::lease::{Load, Record};
 use celld_core::node::{DiskId, NodeId, SessionId};
 use celld_core::time::{Micros, Wall};
 use celld_peer::identity::{Identity, Principal, Role};
+use celld_peer::operator::{OperatorReply, OperatorRequest};
 use celld_peer::probe::ProbeReply;
 use celld_peer::{CallKind, PROTOCOL, Server};
 use celld_s3::Bucket;
@@ -39,8 +40,17 @@ fn serve(fleet_number: u8, name: &'static str, is_draining: bool) -> SocketAddr 
         let answer = move |call: celld_peer::Call| {
             let Principal { node, session, .. } = me.clone();
             async move {
-                assert_eq!(call.kind, CallKind::PROBE, "only probes are sent");
                 assert_eq!(call.peer.role, Role::Operator);
+                if call.kind == CallKind::OPERATOR {
+                    let words = "no room is left".to_owned();
+                    let asked = OperatorRequest::decode(&call.head);
+                    assert_eq!(asked, Ok(OperatorRequest::Flush), "nothing else is wanted");
+                    let full =
+                        OperatorReply::Refused { code: "disk".into(), words, retryable: true };
+                    call.reply.send(full.encode().expect("short")).expect("a short head");
+                    return;
+                }
+                assert_eq!(call.kind, CallKind::PROBE);
                 let reply = ProbeReply {
                     protocol: PROTOCOL,
                     version: "0.1.0".into(),
@@ -130,6 +140,8 @@ fn each_live_node_tells_how_it_is() {
     let names: Vec<_> = series.iter().map(|s| s["name"].as_str().expect("a name")).collect();
     assert!(names.contains(&"peer.node-1") && names.contains(&"peer.node-2"), "{names:?}");
     assert!(!names.contains(&"peer.node-3"), "{names:?}");
+    let flush = series.iter().find(|s| s["name"] == "flush.node-1").expect("it was asked");
+    assert_eq!((&flush["count"], &flush["failed"]), (&0.into(), &1.into()));
     let (_, findings) = diagnose(dir.path(), &url, &["--read-only", "--peer", "node-3"]);
     assert_eq!(findings[0].0, "peer.no-address");
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::support::node::Site;
+use super::support::node::{Plan, Site};
 use super::support::wait_for;
 use super::{MEETING, internal, operate, plan, states};
 
@@ -39,6 +39,35 @@ fn each_node_is_shown_with_what_it_says_of_itself() {
     assert_eq!(lines[0][..5], ["NODE", "STATE", "VERSION", "SHARDS", "CELLS"]);
     assert_eq!(lines[2][..2], ["first", "serving"]);
     assert_eq!(lines[2][3..5], ["1", "3"]);
+}
+
+#[test]
+fn the_flush_of_a_follower_is_measured_and_nothing_is_written_for_who_only_reads() {
+    let site = Site::of("operated");
+    let mut plans = ["first", "second"].map(|name| plan(&site, name));
+    let _nodes = plans.each_mut().map(Plan::start);
+    let files = || {
+        let list = |plan: &Plan| std::fs::read_dir(plan.state()).expect("a listing").count();
+        plans.each_ref().map(list)
+    };
+    let before = files();
+    let state = format!("--state {}", site.path().join("here").display());
+    let diagnosed = operate(&site, &format!("diagnose --probe --json {state}")).json();
+    let latency = &diagnosed["latency"];
+    let all = latency["series"].as_array().expect("series");
+    let p50 = |name: &str| {
+        let series = all.iter().find(|series| series["name"] == name).expect(name);
+        assert_eq!(series["failed"], 0, "{series}");
+        assert!(series["count"].as_u64() > Some(0), "{series}");
+        series["p50"].as_u64().expect("microseconds")
+    };
+    let fleet = &latency["expected_acknowledgement"]["fleet"];
+    let nearest = p50("flush.first").min(p50("flush.second"));
+    assert_eq!(fleet["p50_us"], nearest.max(p50("disk.write")), "{latency}");
+    let read = operate(&site, &format!("diagnose --probe --read-only --json {state}")).json();
+    assert!(read["latency"]["expected_acknowledgement"]["fleet"].is_null(), "{read}");
+    // What was written for it has no name.
+    assert_eq!(files(), before);
 }
 
 #[test]

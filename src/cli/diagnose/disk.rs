@@ -1,24 +1,19 @@
 //! The state directory: what file system it is on, and whether it keeps what it was told to.
 //!
-//! Bounds: one file of 4 MiB, which is gone afterwards, also after a failure.
+//! Bounds: one file of 4 MiB without a name (`Scratch`).
 
 use std::ffi::CString;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use celld_shard::scratch::Scratch;
 use serde_json::Value;
 
 use super::latency::Series;
 use super::report::{Fact, Finding, micros};
 
-/// Direct writes are aligned to it on every disk that we know.
-const BLOCK: usize = 4_096;
-/// Written around and around, as a spool is.
-const FILE_BYTES: usize = 4 << 20;
 /// Less than this, and images of large cells have no room.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
@@ -26,18 +21,6 @@ const FREE_BYTES_MIN: u64 = 1 << 30;
 pub(super) struct FileSystem {
     kind: Option<&'static str>,
     free_bytes: u64,
-}
-
-#[repr(align(4096))]
-struct Block([u8; BLOCK]);
-
-/// A file that is there while this lives, filled beforehand, and written past the system's memory.
-struct Scratch {
-    file: File,
-    is_direct: bool,
-    block: Box<Block>,
-    next: usize,
-    _named: tempfile::TempPath,
 }
 
 /// Looks at the directory, and unless `is_read_only` tries it.
@@ -91,7 +74,7 @@ pub(super) fn measure(
     let mut scratch = Scratch::new(&existing(directory))?;
     while !is_enough(series) {
         let begin = Instant::now();
-        scratch.append(&[7; BLOCK])?;
+        scratch.append(7)?;
         series.record(begin.elapsed());
     }
     Ok(())
@@ -176,40 +159,12 @@ fn file_system(path: &Path) -> io::Result<FileSystem> {
 fn tried(place: &Path) -> io::Result<(bool, u64)> {
     let mut scratch = Scratch::new(place)?;
     let begin = Instant::now();
-    scratch.append(&[9; BLOCK])?;
+    scratch.append(9)?;
     let took = micros(begin.elapsed());
-    scratch.block.0.fill(0);
-    scratch.file.read_exact_at(&mut scratch.block.0, 0)?;
-    if scratch.block.0 != [9; BLOCK] {
+    if !scratch.begins_with(9)? {
         return Err(io::Error::other("it reads other bytes than were written"));
     }
-    Ok((scratch.is_direct, took))
-}
-
-impl Scratch {
-    fn new(directory: &Path) -> io::Result<Self> {
-        let named = tempfile::Builder::new().prefix(".celld-diagnose-").tempfile_in(directory)?;
-        let (mut plain, named) = named.into_parts();
-        plain.write_all(&vec![0; FILE_BYTES])?;
-        plain.sync_all()?;
-        let direct =
-            OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&named);
-        let (file, is_direct) = match direct {
-            Ok(file) => (file, true),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (plain, false),
-            Err(error) => return Err(error),
-        };
-        let block = Box::new(Block([0; BLOCK]));
-        Ok(Self { file, is_direct, block, next: 0, _named: named })
-    }
-
-    fn append(&mut self, bytes: &[u8; BLOCK]) -> io::Result<()> {
-        self.block.0 = *bytes;
-        self.file.write_all_at(&self.block.0, self.next as u64)?;
-        self.file.sync_data()?;
-        self.next = (self.next + BLOCK) % FILE_BYTES;
-        Ok(())
-    }
+    Ok((scratch.is_direct(), took))
 }
 
 #[cfg(test)]

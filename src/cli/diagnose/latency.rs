@@ -2,7 +2,8 @@
 //! acknowledgement.
 //!
 //! An acknowledgement in bucket mode is the upload of a segment and then a read of `own.json`, so
-//! the two are measured back to back and their sum is a series of its own.
+//! the two are measured back to back and their sum is a series of its own. In fleet mode it is a
+//! write to this node's disk and, at the same time, the way to a follower and a write to its disk.
 //!
 //! Units: microseconds. Bounds: [`ROUNDS_MAX`] rounds of four requests, [`TIME_MAX`].
 
@@ -58,6 +59,18 @@ pub(super) struct Latency {
     pub(super) series: Vec<Series>,
 }
 
+/// What an acknowledgement of this node takes that another one's disk proves.
+pub(super) struct FleetAck<'a> {
+    pub(super) p50: Micros,
+    pub(super) p99: Micros,
+    /// The one that answers first.
+    pub(super) follower: &'a str,
+}
+
+/// The key of the series of this node's disk.
+pub(super) const DISK: &str = "disk.write";
+/// What the keys of other nodes' flushes begin with; their names follow.
+pub(super) const FLUSH_PREFIX: &str = "flush.";
 /// The key of the series of acknowledgements.
 pub(super) const ACK_BUCKET: &str = "ack.bucket";
 
@@ -135,15 +148,32 @@ impl Latency {
         self.series.iter().find(|series| series.key == key && series.count() > 0)
     }
 
+    /// The owner's disk and the follower's are written at the same time, and both are waited for.
+    pub(super) fn fleet_ack(&self) -> Option<FleetAck<'_>> {
+        let disk = self.of(DISK)?;
+        let flushes = self.series.iter().filter(|series| series.count() > 0).filter_map(|series| {
+            let follower = series.key.strip_prefix(FLUSH_PREFIX)?;
+            let both = |quantile| series.quantile(quantile).max(disk.quantile(quantile));
+            Some(FleetAck { p50: both(0.5), p99: both(0.99), follower })
+        });
+        flushes.min_by_key(|ack| ack.p50)
+    }
+
     pub(super) fn json(&self) -> Value {
         let expected = self.of(ACK_BUCKET).map(|ack| {
             let quantile = |quantile| ack.quantile(quantile).as_micros();
             json!({ "p50_us": quantile(0.5), "p99_us": quantile(0.99) })
         });
+        let fleet = self.fleet_ack().map(|FleetAck { p50, p99, follower }| {
+            json!({
+                "p50_us": p50.as_micros(),
+                "p99_us": p99.as_micros(),
+                "follower": follower,
+            })
+        });
         json!({
             "series": self.series.iter().map(Series::json).collect::<Vec<_>>(),
-            // It also takes a follower's flush, which no call asks for yet.
-            "expected_acknowledgement": { "bucket": expected, "fleet": null },
+            "expected_acknowledgement": { "bucket": expected, "fleet": fleet },
         })
     }
 }
@@ -198,7 +228,7 @@ pub(super) fn disk(
     bar: &ProgressBar,
     findings: &mut Vec<Finding>,
 ) -> Series {
-    let mut series = Series::new("disk.write", "disk write + flush");
+    let mut series = Series::new(DISK, "disk write + flush");
     let end = Instant::now() + TIME_MAX;
     let measured = disk::measure(directory, &mut series, |series| {
         bar.set_position(series.count());

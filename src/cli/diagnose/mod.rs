@@ -1,8 +1,9 @@
 //! `celld diagnose`: the truth about a machine and a store, before data depends on them.
 //!
 //! Bounds: three minutes; some sixty requests and one for each lease, and with `--probe` another
-//! thousand. Objects are written below `probe/` only, and removed. With `--read-only` nothing is
-//! written, neither into the bucket nor into the state directory.
+//! thousand and four hundred calls for each of eight peers. Objects are written below `probe/` only,
+//! and removed. With `--read-only` nothing is written, neither into the bucket nor into the state
+//! directory, here or at a peer.
 
 mod bars;
 mod disk;
@@ -161,7 +162,7 @@ async fn ask_store(
         let bar = progress.bar(latency::ROUNDS_MAX, "rounds on the store");
         let measured = latency::store(bucket, nonce, looked_at.as_deref(), &bar, findings);
         let mut measured = measured.await;
-        measured.series.extend(peers::measure(links).await);
+        measured.series.extend(peers::measure(links, settings.is_read_only).await);
         report.latency = Some(measured);
     }
 }

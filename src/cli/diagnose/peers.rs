@@ -1,7 +1,7 @@
 //! The nodes with a live lease, each asked directly, over the link that nodes use among themselves.
 //!
 //! Bounds: one call to each node, [`ANSWER_LIMIT`]; with `--probe` the round trips of
-//! [`MEASURED_MAX`] nodes.
+//! [`MEASURED_MAX`] nodes, and as many writes of 4 KiB to the disk of each.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -10,12 +10,13 @@ use celld_core::fleet::FLEET_KEY;
 use celld_core::node::NodeId;
 use celld_core::time::Micros;
 use celld_peer::identity::Identity;
+use celld_peer::operator::{OperatorReply, OperatorRequest};
 use celld_peer::probe::ProbeReply;
 use celld_peer::{Address, Link};
 use celld_s3::Bucket;
 use serde_json::{Value, json};
 
-use super::latency::Series;
+use super::latency::{FLUSH_PREFIX, Series};
 use super::leases::{Leases, Seen, State};
 use super::report::{Finding, micros};
 use super::store::unusable;
@@ -25,7 +26,7 @@ use crate::cli::fleet::NoIdentity;
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Nodes that are asked at the same time.
 const ASKED: usize = 16;
-/// Nodes whose round trips are measured.
+/// Nodes that are measured.
 const MEASURED_MAX: usize = 8;
 /// Round trips to one of them, and how long they may take together.
 const ROUNDS_MAX: u64 = 200;
@@ -215,25 +216,51 @@ fn missing(node: &NodeId, leases: &Leases, peers: &Peers) -> Option<Finding> {
     }
 }
 
-/// Measures round trips to those who have answered.
-pub(super) async fn measure(links: Links) -> Vec<Series> {
+/// Measures round trips to those who have answered, and unless `is_read_only` how long it takes until
+/// their disks have a block.
+pub(super) async fn measure(links: Links, is_read_only: bool) -> Vec<Series> {
     let mut all = Vec::new();
     for (node, link) in links.0.into_iter().take(MEASURED_MAX) {
         let mut series = Series::new(format!("peer.{node}"), format!("peer {node}"));
-        let end = Instant::now() + ROUNDS_TIME;
-        while series.count() < ROUNDS_MAX && Instant::now() < end {
-            let begin = Instant::now();
-            match link.probe(ANSWER_LIMIT).await {
-                Ok(_) => series.record(begin.elapsed()),
-                Err(error) => {
-                    series.fail(error.to_string());
-                    break;
-                }
-            }
+        rounds(&mut series, || async {
+            link.probe(ANSWER_LIMIT).await.map_err(|error| error.to_string()).map(drop)
+        })
+        .await;
+        all.push(series);
+        if is_read_only {
+            continue;
+        }
+        let mut series = Series::new(format!("{FLUSH_PREFIX}{node}"), format!("flush at {node}"));
+        // The first makes the file.
+        match flush(&link).await {
+            Ok(()) => rounds(&mut series, || flush(&link)).await,
+            Err(error) => series.fail(error),
         }
         all.push(series);
     }
     all
+}
+
+async fn rounds<F: Future<Output = Result<(), String>>>(
+    series: &mut Series,
+    round: impl Fn() -> F,
+) {
+    let end = Instant::now() + ROUNDS_TIME;
+    while series.count() < ROUNDS_MAX && Instant::now() < end {
+        let begin = Instant::now();
+        match round().await {
+            Ok(()) => series.record(begin.elapsed()),
+            Err(error) => return series.fail(error),
+        }
+    }
+}
+
+async fn flush(link: &Link) -> Result<(), String> {
+    match link.operate(&OperatorRequest::Flush, ANSWER_LIMIT, 0).await {
+        Ok((OperatorReply::Done, _)) => Ok(()),
+        Ok((OperatorReply::Refused { words, .. }, _)) => Err(words),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 impl Peers {

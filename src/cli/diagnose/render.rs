@@ -9,7 +9,7 @@ use std::time::Duration;
 use celld_core::time::Micros;
 
 use super::bars;
-use super::latency::{ACK_BUCKET, Latency};
+use super::latency::{ACK_BUCKET, FleetAck, Latency};
 use super::leases::{Leases, Seen, State};
 use super::peers::Peers;
 use super::report::{Fact, Finding, Report, Severity, micros};
@@ -144,7 +144,13 @@ fn show_latency(text: &mut String, latency: &Latency, look: Look) {
         None => "not measured".to_owned(),
     };
     line(text, "bucket mode", &bucket);
-    line(text, "fleet mode", "not measured: no call asks for a follower's flush yet");
+    let fleet = match latency.fleet_ack() {
+        Some(FleetAck { p50, p99, follower }) => {
+            format!("{p50}, {p99} at the p99, with {follower} as follower")
+        }
+        None => "not measured: that takes another node, and this one's disk".to_owned(),
+    };
+    line(text, "fleet mode", &fleet);
 }
 
 fn show_finding(text: &mut String, finding: &Finding) {

@@ -21,6 +21,12 @@ fn series(key: &'static str, name: &'static str, us: u64) -> Series {
     series
 }
 
+/// Once in a hundred times it takes 5 ms.
+fn slow_at_times(mut series: Series) -> Series {
+    (0..2).for_each(|_| series.record(Duration::from_millis(5)));
+    series
+}
+
 fn lease(node: &str, state: State, address: Option<&str>) -> Seen {
     let record = Record {
         node: NodeId::parse(node).expect("a name"),
@@ -99,6 +105,10 @@ fn report() -> Report {
             series: vec![
                 series("store.put", "store: put of 1 KiB", 1_000),
                 series(ACK_BUCKET, "put, then get", 1_200),
+                series("flush.node-2", "flush at node-2", 400),
+                series("flush.node-3", "flush at node-3", 300),
+                Series::new("flush.node-4", "flush at node-4"),
+                slow_at_times(series("disk.write", "disk write + flush", 200)),
             ],
         }),
         findings: vec![
@@ -135,9 +145,13 @@ peers
 latency                      p50       p90       p99     p99.9       max  count
   store: put of 1 KiB    1.50 ms   1.90 ms   1.99 ms   2.00 ms   2.00 ms    100
   put, then get          1.80 ms   2.28 ms   2.38 ms   2.40 ms   2.40 ms    100
+  flush at node-2         600 µs    760 µs    796 µs    800 µs    800 µs    100
+  flush at node-3         450 µs    570 µs    597 µs    600 µs    600 µs    100
+  flush at node-4           0 µs      0 µs      0 µs      0 µs      0 µs      0
+  disk write + flush      302 µs    384 µs   5.00 ms   5.00 ms   5.00 ms    102
 expected acknowledgement of a write by this node
   bucket mode     1.80 ms, 2.38 ms at the p99
-  fleet mode      not measured: no call asks for a follower's flush yet
+  fleet mode      450 µs, 5.00 ms at the p99, with node-3 as follower
 findings
   fault   store.cas.stale-accepted: the store breaks a rule: a conditional write that names an old version must be refused; sent: a conditional write; came back: it was applied; a node that was replaced could take a cell back, and acknowledged writes of the new owner would be lost
           use another store, or another version of this one
@@ -173,12 +187,26 @@ fn a_program_finds_all_of_it_in_one_document() {
     assert_eq!(json["leases"]["all"][0]["left_ms"], 7_250);
     assert_eq!(json["leases"]["all"][2]["state"], "expired");
     assert_eq!(json["latency"]["series"][0]["count"], 100);
-    assert_eq!(json["latency"]["expected_acknowledgement"]["fleet"], serde_json::Value::Null);
+    let fleet = &json["latency"]["expected_acknowledgement"]["fleet"];
+    assert_eq!((&fleet["p50_us"], &fleet["follower"]), (&450.into(), &"node-3".into()));
     assert_eq!(json["findings"].as_array().map(Vec::len), Some(4));
     let states: Vec<_> =
         json["peers"].as_array().expect("peers").iter().map(|p| &p["state"]).collect();
     assert_eq!(states, ["takes-none", "not-asked", "answers", "unanswered"]);
     assert_eq!(json["peers"][2]["resident_cells"], 1_200);
+}
+
+#[test]
+fn an_acknowledgement_in_fleet_mode_takes_both_disks() {
+    for missing in ["flush.", "disk.write"] {
+        let mut report = report();
+        let latency = report.latency.as_mut().expect("it was measured");
+        latency.series.retain(|series| !series.key.starts_with(missing));
+        let text = render::text(&report, Look::Plain);
+        assert!(text.contains("  fleet mode      not measured: "), "{text}");
+        let json = report.json();
+        assert!(json["latency"]["expected_acknowledgement"]["fleet"].is_null(), "{json}");
+    }
 }
 
 /// The first text in quotes behind each call that makes a finding.

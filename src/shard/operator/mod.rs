@@ -150,6 +150,14 @@ async fn perform(shard: &Rc<Shard>, request: OperatorRequest) -> Result<Bytes, R
             shard.facts.signals.request_drain();
             Ok(Bytes::new())
         }
+        OperatorRequest::Flush => {
+            let facts = shard.facts.clone();
+            let flushed = rt::blocking(move || facts.scratch.flush(&facts.state)).await;
+            flushed.map(|()| Bytes::new()).map_err(|error| {
+                let words = format!("the state directory cannot be written and flushed: {error}");
+                Refused::for_now("disk", words)
+            })
+        }
     }
 }
 
