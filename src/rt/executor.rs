@@ -4,11 +4,13 @@ use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use glommio::{LocalExecutorBuilder, PoolPlacement};
+use glommio::{LocalExecutor, LocalExecutorBuilder, PoolPlacement};
 
 use crate::heart;
+use crate::net::to_io;
+use crate::preflight::ring_advice;
 use crate::shield::shielded;
 
 /// JavaScript slices are short but not that short: at 1 ms a busy task delays timers, completions
@@ -17,6 +19,8 @@ const PREEMPT: Duration = Duration::from_millis(1);
 /// Memory that each of the three rings registers, for glommio's files, which are not used: the least
 /// that it takes. Locked memory is scarce for ordinary users.
 const IO_MEMORY_BYTES: usize = 64 << 10;
+/// For the locked memory of processes that have just ended.
+const MEMORY_LIMIT: Duration = Duration::from_secs(2);
 /// Submissions that may wait in a ring.
 pub(crate) const RING_DEPTH: usize = 512;
 
@@ -55,10 +59,10 @@ where
     F: Future<Output = T> + 'static,
     T: Send + 'static,
 {
-    let builder = builder(name, placement, spin);
+    let named = name.to_owned();
     std::thread::Builder::new()
         .name(name.to_owned())
-        .spawn(move || match builder.make() {
+        .spawn(move || match make_executor(&named, placement, spin) {
             Ok(executor) => {
                 let announced = heart::announce();
                 Some(executor.run(shielded(async {
@@ -67,7 +71,7 @@ where
                 })))
             }
             Err(error) => {
-                eprintln!("celld: cannot start an executor: {error}");
+                eprintln!("celld: cannot start an executor: {}", ring_advice(&error));
                 None
             }
         })
@@ -94,15 +98,26 @@ pub fn busy_us() -> u64 {
 /// # Panics
 /// The system gives no ring; [`crate::preflight()`] tells why.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let executor = builder("main", Placement::Floating, Duration::ZERO)
-        .make()
-        .map_err(|error| io::Error::other(error.to_string()))
+    let executor = make_executor("main", Placement::Floating, Duration::ZERO)
         .expect("an executor starts where the pre-flight passes");
     let announced = heart::announce();
     executor.run(shielded(async {
         announced.attach();
         future.await
     }))
+}
+
+/// Waits a little for locked memory: the kernel gives back that of a process some time after its end.
+fn make_executor(name: &str, placement: Placement, spin: Duration) -> io::Result<LocalExecutor> {
+    let end = Instant::now() + MEMORY_LIMIT;
+    loop {
+        match builder(name, placement, spin).make().map_err(to_io) {
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            made => return made,
+        }
+    }
 }
 
 fn builder(name: &str, placement: Placement, spin: Duration) -> LocalExecutorBuilder {

@@ -61,8 +61,10 @@ pub(crate) fn ring_advice(error: &io::Error) -> String {
              CONFIG_IO_URING, and a container runtime that does not hide it"
             .to_owned(),
         Some(libc::ENOMEM) => {
-            "no memory may be locked for io_uring (ENOMEM): raise the limit with \
-             `ulimit -l 8192`, or LimitMEMLOCK=8M in a systemd unit"
+            "no more memory may be locked for io_uring (ENOMEM), which takes 0.4 MiB for each \
+             shard, counted together with this user's other processes: raise the limit with \
+             `ulimit -l`, LimitMEMLOCK= in a systemd unit, or --ulimit memlock= in a container, or \
+             run fewer --shards"
                 .to_owned()
         }
         _ => format!("io_uring cannot be set up: {error}"),
