@@ -33,7 +33,9 @@ class EventState {
 function release(event) {
   if (--event.pending > 0) return;
   if (event.asked !== null) {
-    if (event.outer !== undefined) release(event.outer);
+    const { outer } = event;
+    event.outer = undefined;
+    if (outer !== undefined) release(outer);
     return;
   }
   forget(event);
@@ -47,8 +49,12 @@ function forget(event) {
   if (event.cell === undefined) rt.timers.forgetEvent(event.id);
 }
 
-/** Keeps an event alive until a promise settles; a rejection is reported. */
+/** Keeps an event alive until a promise settles, unless it is over; a rejection is reported. */
 function hold(event, promise) {
+  if (event.pending === 0) {
+    then(resolvedWith(promise), undefined, (error) => ops.uncaught(error));
+    return;
+  }
   event.pending++;
   then(resolvedWith(promise), () => release(event), (error) => {
     ops.uncaught(error);

@@ -461,10 +461,10 @@ rt.dispatch.cellFetch = (slot, request) => {
 /** Keeps the event that runs now from ending before the promise settles; a rejection is reported. */
 rt.waitUntil = (promise) => {
   const event = rt.frame()?.state;
-  if (event !== undefined && event.pending > 0) {
+  if (event !== undefined) {
     rt.dispatch.hold(event, promise);
   } else {
-    // The event is over, or opens the cell: what runs in the cell keeps it awake by itself.
+    // It opens the cell: what runs in the cell keeps it awake by itself.
     then(resolvedWith(promise), undefined, (error) => ops.uncaught(error));
   }
 };

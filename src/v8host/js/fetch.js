@@ -221,6 +221,7 @@ class Call extends Deferred {
     this.frame = frame();
     this.signal = signal;
     this.answer = null;
+    this.isAborted = false;
     this.onAbort = null;
     if (id !== NO_HOST) waiting.add(this);
     if (signal === null) return;
@@ -238,11 +239,16 @@ class Call extends Deferred {
       waiting.take(this.id);
       ops.abandon(this.id);
     }
+    this.isAborted = true;
     this.reject(reason);
   }
 
   /** A cell or an entrypoint has answered: with a redirect to follow, or for good. */
   answered(response) {
+    if (this.isAborted) {
+      B.drop(response);
+      return;
+    }
     const status = P.status(response);
     if (P.isRedirect(status) && this.asked.redirect === R.FOLLOW) {
       const location = listGet(B.list(response), 'location');

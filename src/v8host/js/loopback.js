@@ -46,6 +46,7 @@ class AskedLocally extends Asked {
   }
 
   run() {
+    if (this.call.isAborted) return;
     const list = typeof this.list === 'object' ? H.listCopy(this.list) : this.list;
     const request = R.make(this.method, this.url, list, this.kind, this.value, this.length, undefined);
     // The same bytes may be asked with again.

@@ -37,6 +37,10 @@ export class Entry extends WorkerEntrypoint {
       case '/wait':
         this.ctx.waitUntil(scheduler.wait(5).then(() => log.push('waited')));
         return new Response('early');
+      case '/late':
+        scheduler.wait(5).then(() => this.ctx.waitUntil(scheduler.wait(1)));
+        return new Response('early');
+      case '/ran': log.push('ran'); return new Response('ran');
       case '/throw': throw Object.assign(new TypeError('thrown'), { code: 7 });
       case '/text': throw 'a text';
       case '/nothing': return undefined;
@@ -165,6 +169,22 @@ test('a signal gives the call up', async (env, ctx) => {
   const asked = ctx.exports.Entry.fetch('http://x/slow', { signal: controller.signal });
   controller.abort();
   await assertRejects(asked, 'AbortError');
+});
+
+test('a call that is given up before it begins does not run', async (env, ctx) => {
+  const controller = new AbortController();
+  const asked = ctx.exports.Entry.fetch('http://x/ran', { signal: controller.signal });
+  controller.abort();
+  await assertRejects(asked, 'AbortError');
+  await scheduler.wait(5);
+  assert(!log.includes('ran'));
+});
+
+test('what it waits for when it is over does not end the event that asked', async (env, ctx) => {
+  assertEquals(await (await ctx.exports.Entry.fetch('http://x/late')).text(), 'early');
+  await scheduler.wait(20);
+  // The timers of an event that has ended do not fire.
+  await scheduler.wait(20);
 });
 
 export default {
