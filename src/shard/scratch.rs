@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, TryLockError};
 
 /// Direct writes are aligned to it on every disk that we know.
 const BLOCK: usize = 4_096;
@@ -82,12 +82,22 @@ impl Scratch {
 pub(crate) struct Kept(Mutex<Option<Scratch>>);
 
 impl Kept {
-    /// Writes and flushes a block. Blocks, also while another caller does.
+    /// Writes and flushes a block. Blocks.
     ///
     /// # Errors
-    /// As [`Scratch`]'s; the next call begins anew.
+    /// As [`Scratch`]'s; the next call begins anew. Another caller is at it: nobody waits for a disk
+    /// that hangs.
     pub fn flush(&self, directory: &Path) -> io::Result<()> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = match self.0.try_lock() {
+            Ok(kept) => kept,
+            Err(TryLockError::Poisoned(kept)) => kept.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    "it is being measured now",
+                ));
+            }
+        };
         let mut scratch = match kept.take() {
             Some(scratch) => scratch,
             None => Scratch::new(directory)?,
