@@ -23,10 +23,7 @@ fn bad(text: &str) -> Refusal {
 ///
 /// # Errors
 /// The status and the text of the answer.
-pub(crate) fn url_of(
-    parts: &mut request::Parts,
-    local: Option<SocketAddr>,
-) -> Result<String, Refusal> {
+pub(crate) fn url_of(parts: &mut request::Parts, local: SocketAddr) -> Result<String, Refusal> {
     if parts.method == Method::CONNECT {
         let text = "CONNECT is for proxies, and this is none\n".to_owned();
         return Err((StatusCode::METHOD_NOT_ALLOWED, text));
@@ -62,16 +59,16 @@ pub(crate) fn url_of(
     }
 }
 
-fn host_header(parts: &request::Parts, local: Option<SocketAddr>) -> Result<String, Refusal> {
+fn host_header(parts: &request::Parts, local: SocketAddr) -> Result<String, Refusal> {
     let mut hosts = parts.headers.get_all(HOST).iter();
-    match (hosts.next(), hosts.next(), local) {
-        (Some(host), None, _) => {
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => {
             let text = host.to_str().map_err(|_| bad("the Host header is not text"))?;
             Ok(text.to_owned())
         }
-        (Some(_), Some(_), _) => Err(bad("there is more than one Host header")),
-        (None, _, Some(local)) if parts.version == Version::HTTP_10 => Ok(local.to_string()),
-        (None, ..) => Err(bad("there is no Host header")),
+        (Some(_), Some(_)) => Err(bad("there is more than one Host header")),
+        (None, _) if parts.version == Version::HTTP_10 => Ok(local.to_string()),
+        (None, _) => Err(bad("there is no Host header")),
     }
 }
 
@@ -85,7 +82,7 @@ mod tests {
             request = request.header(HOST, *host);
         }
         let (mut parts, ()) = request.body(()).expect("a request").into_parts();
-        url_of(&mut parts, Some("127.0.0.1:8787".parse().expect("an address")))
+        url_of(&mut parts, "127.0.0.1:8787".parse().expect("an address"))
     }
 
     fn good(target: &str, host: &str) -> String {

@@ -5,6 +5,7 @@
 //! all of the last response by that time, and know of no other request.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -15,9 +16,17 @@ use celld_rt as rt;
 use crate::router;
 use crate::shard::Shard;
 
+/// The two ends of a connection. Of one whose client is gone they cannot be asked any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub peer: SocketAddr,
+    pub local: SocketAddr,
+}
+
 /// A connection on its way to another shard.
 pub(crate) struct Moving {
     pub socket: OwnedFd,
+    pub ends: Ends,
     /// Bytes that the client has sent and nobody has looked at.
     pub unread: Bytes,
     /// Dropped once the other shard counts it among what has entered there.
@@ -110,12 +119,13 @@ pub(crate) async fn leave(
     shard: &Shard,
     to: u16,
     stream: rt::net::TcpStream,
+    ends: Ends,
     unread: Bytes,
 ) -> Result<(), (rt::net::TcpStream, Bytes)> {
     // No descriptor is left: the next request may find one.
     let Ok(socket) = rt::net::detach(&stream) else { return Err((stream, unread)) };
     let (arrived, arrival) = rt::oneshot::channel();
-    let moving = Moving { socket, unread, arrived };
+    let moving = Moving { socket, ends, unread, arrived };
     match router::pass_client(shard, usize::from(to), moving) {
         None => {
             let _dropped = arrival.await;

@@ -5,7 +5,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -28,7 +27,7 @@ use crate::address::{Refusal, url_of};
 use crate::body::{Answered, Asked, BodyError, Flow, HttpBody, SocketBody, failure};
 use crate::coding::recode;
 use crate::drain::Entered;
-use crate::follow::{self, Course, Moving};
+use crate::follow::{self, Course, Ends, Moving};
 use crate::shard::Shard;
 use crate::socket::ClientSocket;
 use crate::websocket::codec::Role;
@@ -68,22 +67,25 @@ pub(crate) async fn serve(shard: Rc<Shard>, listener: rt::net::TcpListener) {
             None
         };
         let Some(stream) = accepted.or(draining).await else { return };
-        start(&shard, stream, Bytes::new());
+        // Nobody answers a client that has gone meanwhile.
+        if let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) {
+            start(&shard, stream, Ends { peer, local }, Bytes::new());
+        }
     }
 }
 
 /// Goes on with a connection of another shard.
 pub(crate) fn take_over(shard: &Rc<Shard>, moving: Moving) {
-    let Moving { socket, unread, arrived } = moving;
-    start(shard, rt::net::attach(socket), unread);
+    let Moving { socket, ends, unread, arrived } = moving;
+    start(shard, rt::net::attach(socket), ends, unread);
     drop(arrived);
 }
 
-fn start(shard: &Rc<Shard>, stream: rt::net::TcpStream, unread: Bytes) {
+fn start(shard: &Rc<Shard>, stream: rt::net::TcpStream, ends: Ends, unread: Bytes) {
     let shard = shard.clone();
     let entered = Entered::new(&shard);
     rt::spawn(async move {
-        let upgraded = connection(&shard, stream, unread).await;
+        let upgraded = connection(&shard, stream, ends, unread).await;
         drop(entered);
         if let Some(wire) = upgraded {
             speak(&shard, wire).await;
@@ -107,13 +109,6 @@ async fn speak(shard: &Rc<Shard>, wire: Wire<ClientSocket>) {
     wire.run(shard.closing.wait()).await;
 }
 
-/// The two ends of a connection.
-#[derive(Clone, Copy)]
-struct Ends {
-    peer: Option<SocketAddr>,
-    local: Option<SocketAddr>,
-}
-
 /// What becomes of a connection.
 enum Served {
     /// Nothing is left of it.
@@ -129,22 +124,29 @@ enum Served {
 async fn connection(
     shard: &Rc<Shard>,
     mut stream: rt::net::TcpStream,
+    ends: Ends,
     mut unread: Bytes,
 ) -> Option<Wire<ClientSocket>> {
     loop {
-        match serve_here(shard, stream, unread).await {
+        match serve_here(shard, stream, ends, unread).await {
             Served::Over => return None,
             Served::Speaks(wire) => return Some(wire),
-            Served::Leaves(to, left, rest) => match follow::leave(shard, to, left, rest).await {
-                Ok(()) => return None,
-                Err(back) => (stream, unread) = back,
-            },
+            Served::Leaves(to, left, rest) => {
+                match follow::leave(shard, to, left, ends, rest).await {
+                    Ok(()) => return None,
+                    Err(back) => (stream, unread) = back,
+                }
+            }
         }
     }
 }
 
-async fn serve_here(shard: &Rc<Shard>, stream: rt::net::TcpStream, unread: Bytes) -> Served {
-    let ends = Ends { peer: stream.peer_addr().ok(), local: stream.local_addr().ok() };
+async fn serve_here(
+    shard: &Rc<Shard>,
+    stream: rt::net::TcpStream,
+    ends: Ends,
+    unread: Bytes,
+) -> Served {
     // A write may take this long twice: at its end the kernel may have room for a little more. It
     // cannot fail, as the time is not zero.
     let _no_limit = stream.set_write_timeout(Some(STALL_LIMIT));
@@ -154,11 +156,10 @@ async fn serve_here(shard: &Rc<Shard>, stream: rt::net::TcpStream, unread: Bytes
     let course = near.course.clone();
     let service = service_fn(move |request| {
         let near = near.clone();
+        // At once: hyper may go on reading before the future below begins.
+        near.course.stays();
         // In a box, as a connection that is taken apart may not be pinned.
-        Box::pin(async move {
-            near.course.stays();
-            Ok::<_, std::convert::Infallible>(respond(&near, request).await)
-        })
+        Box::pin(async move { Ok::<_, std::convert::Infallible>(respond(&near, request).await) })
     });
     let socket = ClientSocket::new(stream, unread, course.clone());
     let mut served = http1().serve_connection(HyperIo::new(socket), service);
@@ -377,11 +378,9 @@ async fn asked(request: Request<Incoming>, ends: Ends) -> Result<Asked, Refusal>
         return Err((StatusCode::BAD_REQUEST, text));
     }
     let url = url_of(&mut parts, ends.local)?;
-    if let Some(peer) = ends.peer {
-        // The address that the kernel saw; what a client claims is overwritten.
-        let ip = HeaderValue::from_str(&peer.ip().to_string());
-        parts.headers.insert("cf-connecting-ip", ip.expect("an address is plain text"));
-    }
+    // The address that the kernel saw; what a client claims is overwritten.
+    let ip = HeaderValue::from_str(&ends.peer.ip().to_string());
+    parts.headers.insert("cf-connecting-ip", ip.expect("an address is plain text"));
     let body = read_body(body).await?;
     Ok(Asked {
         method: parts.method,

@@ -3,6 +3,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -200,6 +201,24 @@ impl Raw {
     pub fn half_close(&mut self) -> &mut Self {
         let _closed = self.stream.shutdown(Shutdown::Write);
         self
+    }
+
+    /// Ends the connection at once, with a reset.
+    pub fn reset(self) {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let size = size_of::<libc::linger>() as libc::socklen_t;
+        // SAFETY: the call reads one struct of this size.
+        let result = unsafe {
+            let option = (&raw const linger).cast();
+            libc::setsockopt(
+                self.stream.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                option,
+                size,
+            )
+        };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
     }
 
     pub fn get(&mut self, path: &str) -> Reply {
