@@ -37,14 +37,20 @@ fn a_cell_hears_that_its_caller_on_another_node_has_given_up() {
     }
 }
 
+/// The node that has the cell `a`, and another one that knows it.
+fn owner_and_other(site: &Site) -> [Node; 2] {
+    let owner = plan(site, "owner").start();
+    assert_eq!(text(&owner, "/heard?cell=a").as_deref(), Some("nothing"));
+    let other = plan(site, "other").start();
+    wait_for("a node that knows the other", LIMIT, || text(&other, "/heard?cell=a"));
+    [owner, other]
+}
+
 #[test]
 fn what_a_cell_throws_is_seen_at_another_node_as_at_its_own() {
     let _machine = super::shared();
     let site = Site::of("calls");
-    let owner = plan(&site, "owner").start();
-    assert_eq!(text(&owner, "/heard?cell=a").as_deref(), Some("nothing"));
-    let other = plan(&site, "other").start();
-    wait_for("a node that knows the other", LIMIT, || text(&other, "/heard?cell=a"));
+    let [owner, other] = owner_and_other(&site);
     for (what, seen) in [
         (
             "own",
@@ -103,10 +109,7 @@ fn what_a_cell_throws_is_seen_at_another_node_as_at_its_own() {
 fn a_body_that_a_cell_breaks_off_is_seen_at_another_node_as_at_its_own() {
     let _machine = super::shared();
     let site = Site::of("calls");
-    let owner = plan(&site, "owner").start();
-    assert_eq!(text(&owner, "/heard?cell=a").as_deref(), Some("nothing"));
-    let other = plan(&site, "other").start();
-    wait_for("a node that knows the other", LIMIT, || text(&other, "/heard?cell=a"));
+    let [owner, other] = owner_and_other(&site);
     // Of no length, of one that is sent as a whole, and of one that is sent in pieces.
     for length in ["", "&length=100", "&length=100000"] {
         let path = format!("/broken?cell=a{length}");
