@@ -1,21 +1,58 @@
 //! The command line: what a person types becomes one [`Command`].
-//!
-//! argh 0.1 refuses `--port=99`, wants options of the program before its subcommand, and offers no
-//! spelling help. [`parse`] makes up for it before and after argh runs, so that
-//! `celld --bucket=URL deploy` and `celld deploy --bucket URL` are the same.
-
-mod operator;
 
 use std::path::PathBuf;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
+
+use self::words::{explain, in_order};
+
+/// The arguments of a command that has a bucket: those that say which, and its own.
+macro_rules! on_a_bucket {
+    ($(#[$($meta:tt)*])* $name:ident { $($field:tt)* }) => {
+        #[derive(FromArgs, ArgsInfo, Debug, Default, PartialEq)]
+        $(#[$($meta)*])*
+        pub(crate) struct $name {
+            /// the bucket: s3://NAME[/PREFIX], gs://NAME[/PREFIX], az://NAME[/PREFIX] or
+            /// file:///absolute/path
+            #[argh(option, arg_name = "url")]
+            pub(crate) bucket: Option<String>,
+
+            /// URL of another store than the provider's, as http://10.0.0.1:8333
+            #[argh(option, arg_name = "url")]
+            pub(crate) endpoint: Option<String>,
+
+            /// region of the bucket
+            #[argh(option, arg_name = "name")]
+            pub(crate) region: Option<String>,
+
+            /// authorities in PEM that are trusted beside the system's
+            #[argh(option, arg_name = "file")]
+            pub(crate) ca_file: Option<std::path::PathBuf>,
+
+            $($field)*
+        }
+
+        impl $name {
+            /// Which bucket, as typed.
+            pub(crate) fn bucket_args(&self) -> $crate::cli::settings::BucketArgs {
+                let Self { bucket, endpoint, region, ca_file, .. } = self;
+                $crate::cli::settings::BucketArgs {
+                    bucket: bucket.clone(),
+                    endpoint: endpoint.clone(),
+                    region: region.clone(),
+                    ca_file: ca_file.clone(),
+                }
+            }
+        }
+    };
+}
+
+mod operator;
+mod words;
 
 pub(crate) use self::operator::{
     Cell, CellCommand, CellEvict, CellList, CellMove, CellPurge, CellShow, Drain, Status,
 };
-
-use super::settings::BucketArgs;
-use super::spelling::nearest;
 
 /// What to do.
 #[derive(Debug, PartialEq)]
@@ -33,7 +70,7 @@ pub(crate) enum Command {
     /// Stop a node.
     Drain(Drain),
     /// Run a node on a bucket.
-    Node(Node),
+    Node(Box<Node>),
 }
 
 /// Why there is nothing to do.
@@ -45,13 +82,13 @@ pub(crate) enum Stop {
     Usage(String),
 }
 
-/// Runs Durable Objects on your own machines: each object is a SQLite database, a bucket is the
-/// only coordinator. Without a command it runs a node that serves the current deployment of a
-/// bucket.
-#[derive(FromArgs)]
-#[argh(
-    name = "celld",
-    note = "Environment (a flag beats its variable):
+on_a_bucket! {
+    /// Runs Durable Objects on your own machines: each object is a SQLite database, a bucket is the
+    /// only coordinator. Without a command it runs a node that serves the current deployment of a
+    /// bucket.
+    #[argh(
+        name = "celld",
+        note = "Environment (a flag beats its variable):
   CELLD_BUCKET         --bucket
   CELLD_ADDR           --listen
   CELLD_INTERNAL_ADDR  --internal-listen
@@ -69,99 +106,86 @@ pub(crate) enum Stop {
   AWS_*                the credentials of s3:// buckets, as other programs read them
   GOOGLE_*, GS_*       those of gs:// buckets (docs/credentials.md)
   AZURE_*              those of az:// buckets, and their account",
-    note = "Output: data on stdout, messages on stderr.",
-    example = "{command_name} dev examples/counter",
-    example = "{command_name} deploy examples/counter --bucket file:///srv/celld",
-    example = "{command_name} --bucket file:///srv/celld --listen 0.0.0.0:8787",
-    example = "{command_name} --bucket s3://cells/prod --region eu-west-1",
-    error_code(
-        0,
-        "done, or stopped by SIGINT or SIGTERM: after a drain, or when its time is over"
-    ),
-    error_code(1, "failed: the message says what and where; or a second SIGINT or SIGTERM"),
-    error_code(2, "refused to start: an argument, a variable or the project's configuration"),
-    error_code(3, "the node lost its lease and fenced itself: start it again")
-)]
-struct Top {
-    /// print the version and stop
-    #[argh(switch, short = 'V')]
-    version: bool,
+        note = "Output: data on stdout, messages on stderr.",
+        example = "{command_name} dev examples/counter",
+        example = "{command_name} deploy examples/counter --bucket file:///srv/celld",
+        example = "{command_name} --bucket file:///srv/celld --listen 0.0.0.0:8787",
+        example = "{command_name} --bucket s3://cells/prod --region eu-west-1",
+        error_code(
+            0,
+            "done, or stopped by SIGINT or SIGTERM: after a drain, or when its time is over"
+        ),
+        error_code(1, "failed: the message says what and where; or a second SIGINT or SIGTERM"),
+        error_code(2, "refused to start: an argument, a variable or the project's configuration"),
+        error_code(3, "the node lost its lease and fenced itself: start it again")
+    )]
+    Node {
+        /// address for clients (default 127.0.0.1:8787)
+        #[argh(option, arg_name = "address")]
+        pub(crate) listen: Option<String>,
 
-    /// the bucket: s3://NAME[/PREFIX], gs://NAME[/PREFIX], az://NAME[/PREFIX] or
-    /// file:///absolute/path
-    #[argh(option, arg_name = "url")]
-    bucket: Option<String>,
+        /// address for other nodes (default: none, and requests for cells of this node that enter
+        /// at others fail)
+        #[argh(option, arg_name = "address")]
+        pub(crate) internal_listen: Option<String>,
 
-    /// URL of another store than the provider's, as http://10.0.0.1:8333
-    #[argh(option, arg_name = "url")]
-    endpoint: Option<String>,
+        /// host and port under which other nodes reach this one (default: as --internal-listen)
+        #[argh(option, arg_name = "address")]
+        pub(crate) advertise: Option<String>,
 
-    /// region of the bucket
-    #[argh(option, arg_name = "name")]
-    region: Option<String>,
+        /// let other nodes reach this one at a public address
+        #[argh(switch)]
+        pub(crate) unsafe_public_advertise: bool,
 
-    /// authorities in PEM that are trusted beside the system's
-    #[argh(option, arg_name = "file")]
-    ca_file: Option<PathBuf>,
+        /// name of this node, unique in the bucket (default: the machine's name)
+        #[argh(option, arg_name = "id")]
+        pub(crate) node: Option<String>,
 
-    /// address for clients (default 127.0.0.1:8787)
-    #[argh(option, arg_name = "address")]
-    listen: Option<String>,
+        /// directory for what may be lost: caches of databases, this node's identity (default
+        /// .celld/state)
+        #[argh(option, arg_name = "dir")]
+        pub(crate) state: Option<PathBuf>,
 
-    /// address for other nodes (default: none, and requests for cells of this node that enter at others
-    /// fail)
-    #[argh(option, arg_name = "address")]
-    internal_listen: Option<String>,
+        /// cores to use (default: all that this process may use)
+        #[argh(option, arg_name = "n")]
+        pub(crate) shards: Option<String>,
 
-    /// host and port under which other nodes reach this one (default: as --internal-listen)
-    #[argh(option, arg_name = "address")]
-    advertise: Option<String>,
+        /// what proves a write: bucket; fleet is refused, as this version keeps no copies of the
+        /// log on other nodes
+        #[argh(option, arg_name = "proof")]
+        pub(crate) durability: Option<String>,
 
-    /// let other nodes reach this one at a public address
-    #[argh(switch)]
-    unsafe_public_advertise: bool,
+        /// milliseconds of rest after which a cell leaves memory (default 70000)
+        #[argh(option, arg_name = "ms")]
+        pub(crate) idle_evict_ms: Option<String>,
 
-    /// name of this node, unique in the bucket (default: the machine's name)
-    #[argh(option, arg_name = "id")]
-    node: Option<String>,
+        /// cells in memory at most, at least one for each core (default: as many as fit)
+        #[argh(option, arg_name = "n")]
+        pub(crate) max_resident_cells: Option<String>,
 
-    /// directory for what may be lost: caches of databases, this node's identity (default .celld/state)
-    #[argh(option, arg_name = "dir")]
-    state: Option<PathBuf>,
+        /// memory that this process may use, as 512MiB or 4GiB (default: that of its control group,
+        /// or of the machine); idle cells leave before it is full
+        #[argh(option, arg_name = "size")]
+        pub(crate) memory_limit: Option<String>,
 
-    /// cores to use (default: all that this process may use)
-    #[argh(option, arg_name = "n")]
-    shards: Option<String>,
+        /// what a stop may take, as 25s or 1500ms: what still runs shortly before is cut off
+        /// (default 25s)
+        #[argh(option, arg_name = "time")]
+        pub(crate) drain_timeout: Option<String>,
 
-    /// what proves a write: bucket; fleet is refused, as this version keeps no copies of the log on other
-    /// nodes
-    #[argh(option, arg_name = "proof")]
-    durability: Option<String>,
+        /// print the version and stop
+        #[argh(switch, short = 'V')]
+        pub(super) version: bool,
 
-    /// milliseconds of rest after which a cell leaves memory (default 70000)
-    #[argh(option, arg_name = "ms")]
-    idle_evict_ms: Option<String>,
-
-    /// cells in memory at most, at least one for each core (default: as many as fit)
-    #[argh(option, arg_name = "n")]
-    max_resident_cells: Option<String>,
-
-    /// memory that this process may use, as 512MiB or 4GiB (default: that of its control group, or of
-    /// the machine); idle cells leave before it is full
-    #[argh(option, arg_name = "size")]
-    memory_limit: Option<String>,
-
-    /// what a stop may take, as 25s or 1500ms: what still runs shortly before is cut off (default 25s)
-    #[argh(option, arg_name = "time")]
-    drain_timeout: Option<String>,
-
-    #[argh(subcommand)]
-    command: Option<Sub>,
+        #[argh(subcommand)]
+        pub(super) command: Option<Sub>,
+    }
 }
 
-#[derive(FromArgs)]
+/// What to do besides running a node.
+#[derive(FromArgs, ArgsInfo, Debug, PartialEq)]
 #[argh(subcommand)]
-enum Sub {
+pub(super) enum Sub {
     Dev(Dev),
     Deploy(Deploy),
     Diagnose(Diagnose),
@@ -171,7 +195,7 @@ enum Sub {
 }
 
 /// Serves a project on an embedded bucket below its .celld directory, and again after each change.
-#[derive(FromArgs, Debug, PartialEq)]
+#[derive(FromArgs, ArgsInfo, Debug, PartialEq)]
 #[argh(
     subcommand,
     name = "dev",
@@ -221,400 +245,105 @@ pub(crate) struct Dev {
     pub(crate) no_watch: bool,
 }
 
-/// Bundles a project and makes it the current deployment of a bucket. Running nodes adopt it.
-#[derive(FromArgs, Debug, PartialEq)]
-#[argh(
-    subcommand,
-    name = "deploy",
-    note = "CELLD_BUCKET stands for --bucket.",
-    example = "{command_name} examples/counter --bucket file:///srv/celld",
-    example = "{command_name} --dry-run --json",
-    error_code(0, "deployed, or with --dry-run: could be deployed"),
-    error_code(1, "the build or the bucket failed: the message says what and where"),
-    error_code(2, "refused: an argument, a variable or the project's configuration")
-)]
-pub(crate) struct Deploy {
-    /// directory of the wrangler file (default: the current one)
-    #[argh(positional, arg_name = "dir")]
-    pub(crate) dir: Option<PathBuf>,
+on_a_bucket! {
+    /// Bundles a project and makes it the current deployment of a bucket. Running nodes adopt it.
+    #[argh(
+        subcommand,
+        name = "deploy",
+        note = "The variables of `celld --help` stand for their options.",
+        example = "{command_name} examples/counter --bucket file:///srv/celld",
+        example = "{command_name} --dry-run --json",
+        error_code(0, "deployed, or with --dry-run: could be deployed"),
+        error_code(1, "the build or the bucket failed: the message says what and where"),
+        error_code(2, "refused: an argument, a variable or the project's configuration")
+    )]
+    Deploy {
+        /// directory of the wrangler file (default: the current one)
+        #[argh(positional, arg_name = "dir")]
+        pub(crate) dir: Option<PathBuf>,
 
-    /// the bucket: s3://NAME[/PREFIX], gs://NAME[/PREFIX], az://NAME[/PREFIX] or
-    /// file:///absolute/path
-    #[argh(option, arg_name = "url")]
-    pub(crate) bucket: Option<String>,
+        /// named environment of the wrangler file
+        #[argh(option, short = 'e', arg_name = "name")]
+        pub(crate) env: Option<String>,
 
-    /// URL of another store than the provider's, as http://10.0.0.1:8333
-    #[argh(option, arg_name = "url")]
-    pub(crate) endpoint: Option<String>,
+        /// build and check, write nothing
+        #[argh(switch)]
+        pub(crate) dry_run: bool,
 
-    /// region of the bucket
-    #[argh(option, arg_name = "name")]
-    pub(crate) region: Option<String>,
-
-    /// authorities in PEM that are trusted beside the system's
-    #[argh(option, arg_name = "file")]
-    pub(crate) ca_file: Option<PathBuf>,
-
-    /// named environment of the wrangler file
-    #[argh(option, short = 'e', arg_name = "name")]
-    pub(crate) env: Option<String>,
-
-    /// build and check, write nothing
-    #[argh(switch)]
-    pub(crate) dry_run: bool,
-
-    /// print one JSON document on stdout
-    #[argh(switch)]
-    pub(crate) json: bool,
+        /// print one JSON document on stdout
+        #[argh(switch)]
+        pub(crate) json: bool,
+    }
 }
 
-/// Tells whether a fleet may run on this machine and a bucket: the system, the state directory, the
-/// rules that the store must keep, and every lease in it. Writes below probe/ only, and removes it.
-#[derive(FromArgs, Debug, PartialEq)]
-#[argh(
-    subcommand,
-    name = "diagnose",
-    note = "Each finding has a stable code and a line of advice. It ends within three minutes, after
+on_a_bucket! {
+    /// Tells whether a fleet may run on this machine and a bucket: the system, the state directory, the
+    /// rules that the store must keep, and every lease in it. Writes below probe/ only, and removes it.
+    #[argh(
+        subcommand,
+        name = "diagnose",
+        note = "Each finding has a stable code and a line of advice. It ends within three minutes, after
 some sixty requests and one for each lease, and a thousand more with --probe.
 The variables of `celld --help` stand for their options.",
-    example = "{command_name} --bucket s3://cells/prod --region eu-west-1",
-    example = "{command_name} --bucket s3://cells --endpoint http://10.0.0.1:8333 --probe",
-    example = "{command_name} --bucket file:///srv/celld --read-only",
-    error_code(0, "a fleet may run: there are warnings and notes at most"),
-    error_code(1, "a fleet must not run: there is at least one fault"),
-    error_code(2, "refused: an argument or a variable")
-)]
-pub(crate) struct Diagnose {
-    /// the bucket: s3://NAME[/PREFIX], gs://NAME[/PREFIX], az://NAME[/PREFIX] or
-    /// file:///absolute/path
-    #[argh(option, arg_name = "url")]
-    pub(crate) bucket: Option<String>,
+        example = "{command_name} --bucket s3://cells/prod --region eu-west-1",
+        example = "{command_name} --bucket s3://cells --endpoint http://10.0.0.1:8333 --probe",
+        example = "{command_name} --bucket file:///srv/celld --read-only",
+        error_code(0, "a fleet may run: there are warnings and notes at most"),
+        error_code(1, "a fleet must not run: there is at least one fault"),
+        error_code(2, "refused: an argument or a variable")
+    )]
+    Diagnose {
+        /// the state directory of the node to be (default .celld/state); nothing stays in it
+        #[argh(option, arg_name = "dir")]
+        pub(crate) state: Option<PathBuf>,
 
-    /// URL of another store than the provider's, as http://10.0.0.1:8333
-    #[argh(option, arg_name = "url")]
-    pub(crate) endpoint: Option<String>,
+        /// measure latencies as well: of the store, of the disk, and of an acknowledgement
+        #[argh(switch)]
+        pub(crate) probe: bool,
 
-    /// region of the bucket
-    #[argh(option, arg_name = "name")]
-    pub(crate) region: Option<String>,
+        /// node that must have a live lease and answer; may be given again
+        #[argh(option, arg_name = "id")]
+        pub(crate) peer: Vec<String>,
 
-    /// authorities in PEM that are trusted beside the system's
-    #[argh(option, arg_name = "file")]
-    pub(crate) ca_file: Option<PathBuf>,
+        /// write nothing anywhere: the rules of the store and the disk are not tried
+        #[argh(switch)]
+        pub(crate) read_only: bool,
 
-    /// the state directory of the node to be (default .celld/state); nothing stays in it
-    #[argh(option, arg_name = "dir")]
-    pub(crate) state: Option<PathBuf>,
-
-    /// measure latencies as well: of the store, of the disk, and of an acknowledgement
-    #[argh(switch)]
-    pub(crate) probe: bool,
-
-    /// node that must have a live lease and answer; may be given again
-    #[argh(option, arg_name = "id")]
-    pub(crate) peer: Vec<String>,
-
-    /// write nothing anywhere: the rules of the store and the disk are not tried
-    #[argh(switch)]
-    pub(crate) read_only: bool,
-
-    /// print one JSON document on stdout
-    #[argh(switch)]
-    pub(crate) json: bool,
+        /// print one JSON document on stdout
+        #[argh(switch)]
+        pub(crate) json: bool,
+    }
 }
-
-/// The options of a node, as typed: `settings` merges them with the environment and checks them.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Node {
-    /// Those of its bucket.
-    pub(crate) bucket: BucketArgs,
-    /// `--listen`
-    pub(crate) listen: Option<String>,
-    /// `--internal-listen`
-    pub(crate) internal_listen: Option<String>,
-    /// `--advertise`
-    pub(crate) advertise: Option<String>,
-    /// `--unsafe-public-advertise`
-    pub(crate) unsafe_public_advertise: bool,
-    /// `--node`
-    pub(crate) node: Option<String>,
-    /// `--state`
-    pub(crate) state: Option<PathBuf>,
-    /// `--shards`
-    pub(crate) shards: Option<String>,
-    /// `--durability`
-    pub(crate) durability: Option<String>,
-    /// `--idle-evict-ms`
-    pub(crate) idle_evict_ms: Option<String>,
-    /// `--max-resident-cells`
-    pub(crate) max_resident_cells: Option<String>,
-    /// `--memory-limit`
-    pub(crate) memory_limit: Option<String>,
-    /// `--drain-timeout`
-    pub(crate) drain_timeout: Option<String>,
-}
-
-/// Options of each command that take a value, and those that do not: the pre-pass must know which
-/// word is a value, and the spelling help wants all of them.
-const VALUED: &[&str] = &[
-    "--bucket",
-    "--endpoint",
-    "--region",
-    "--ca-file",
-    "--peer",
-    "--listen",
-    "--internal-listen",
-    "--advertise",
-    "--node",
-    "--state",
-    "--shards",
-    "--durability",
-    "--idle-evict-ms",
-    "--max-resident-cells",
-    "--memory-limit",
-    "--drain-timeout",
-    "--port",
-    "--host",
-    "--env",
-    "-e",
-    "--class",
-    "--limit",
-    "--after",
-    "--name",
-];
-const TOP: &[&str] = &[
-    "--bucket",
-    "--endpoint",
-    "--region",
-    "--ca-file",
-    "--listen",
-    "--internal-listen",
-    "--advertise",
-    "--unsafe-public-advertise",
-    "--node",
-    "--state",
-    "--shards",
-    "--durability",
-    "--idle-evict-ms",
-    "--max-resident-cells",
-    "--memory-limit",
-    "--drain-timeout",
-    "--version",
-    "--help",
-];
-const DEV: &[&str] = &[
-    "--port",
-    "--host",
-    "--state",
-    "--shards",
-    "--idle-evict-ms",
-    "--env",
-    "--clean",
-    "--no-watch",
-    "--help",
-];
-const DEPLOY: &[&str] =
-    &["--bucket", "--endpoint", "--region", "--ca-file", "--env", "--dry-run", "--json", "--help"];
-const DIAGNOSE: &[&str] = &[
-    "--bucket",
-    "--endpoint",
-    "--region",
-    "--ca-file",
-    "--state",
-    "--probe",
-    "--peer",
-    "--read-only",
-    "--json",
-    "--help",
-];
-const STATUS: &[&str] =
-    &["--bucket", "--endpoint", "--region", "--ca-file", "--all", "--json", "--help"];
-const CELL_LIST: &[&str] = &[
-    "--bucket",
-    "--endpoint",
-    "--region",
-    "--ca-file",
-    "--node",
-    "--resident",
-    "--class",
-    "--limit",
-    "--after",
-    "--json",
-    "--help",
-];
-const CELL_SHOW: &[&str] =
-    &["--bucket", "--endpoint", "--region", "--ca-file", "--name", "--json", "--help"];
-const CELL_PURGE: &[&str] =
-    &["--bucket", "--endpoint", "--region", "--ca-file", "--name", "--yes", "--help"];
-/// Of `cell evict` and `cell move`.
-const CELL_ORDER: &[&str] =
-    &["--bucket", "--endpoint", "--region", "--ca-file", "--name", "--help"];
-const DRAIN: &[&str] = &["--bucket", "--endpoint", "--region", "--ca-file", "--no-wait", "--help"];
-const COMMANDS: &[&str] = &["dev", "deploy", "diagnose", "status", "cell", "drain"];
-/// What may follow `cell`.
-const CELL_COMMANDS: &[&str] = &["list", "show", "evict", "move", "purge"];
 
 /// Reads the arguments after the program's name.
 ///
 /// # Errors
 /// [`Stop`] when they ask for help or the version, or make no sense.
 pub(crate) fn parse(args: Vec<String>) -> Result<Command, Stop> {
-    let (command, words) = normalise(args);
+    let program = Node::get_args_info();
+    let (command, words) = in_order(&program, args);
     let answer = || Stop::Answer(format!("celld {}\n", env!("CARGO_PKG_VERSION")));
     // The commands have no such switch of their own.
     if !command.is_empty() && words.iter().any(|w| w == "--version" || w == "-V") {
         return Err(answer());
     }
-    let words: Vec<&str> =
-        command.iter().map(String::as_str).chain(words.iter().map(String::as_str)).collect();
-    let command = (!command.is_empty()).then(|| command.join(" "));
-    let top = Top::from_args(&["celld"], &words).map_err(|exit| match exit.status {
+    let all: Vec<&str> = command.iter().chain(&words).map(String::as_str).collect();
+    let mut node = Node::from_args(&["celld"], &all).map_err(|exit| match exit.status {
         Ok(()) => Stop::Answer(exit.output),
-        Err(()) => Stop::Usage(explain(&exit.output, command.as_deref(), &words)),
+        Err(()) => Stop::Usage(explain(&program, &exit.output, &command, &words)),
     })?;
-    let Top {
-        version,
-        bucket,
-        endpoint,
-        region,
-        ca_file,
-        listen,
-        internal_listen,
-        advertise,
-        unsafe_public_advertise,
-        node,
-        state,
-        shards,
-        durability,
-        idle_evict_ms,
-        max_resident_cells,
-        memory_limit,
-        drain_timeout,
-        command,
-    } = top;
-    if version {
+    if node.version {
         return Err(answer());
     }
-    Ok(match command {
+    Ok(match node.command.take() {
         Some(Sub::Dev(dev)) => Command::Dev(dev),
         Some(Sub::Deploy(deploy)) => Command::Deploy(deploy),
         Some(Sub::Diagnose(diagnose)) => Command::Diagnose(diagnose),
         Some(Sub::Status(status)) => Command::Status(status),
         Some(Sub::Cell(cell)) => Command::Cell(cell),
         Some(Sub::Drain(drain)) => Command::Drain(drain),
-        None => Command::Node(Node {
-            bucket: BucketArgs { bucket, endpoint, region, ca_file },
-            listen,
-            internal_listen,
-            advertise,
-            unsafe_public_advertise,
-            node,
-            state,
-            shards,
-            durability,
-            idle_evict_ms,
-            max_resident_cells,
-            memory_limit,
-            drain_timeout,
-        }),
+        None => Command::Node(Box::new(node)),
     })
-}
-
-/// Splits `--key=value`, and moves the subcommand to the front, so that options before it belong
-/// to it as well. `cell` has subcommands of its own. A word after `--` is left alone.
-fn normalise(args: Vec<String>) -> (Vec<String>, Vec<String>) {
-    let mut words = Vec::with_capacity(args.len() + 1);
-    let mut command: Vec<String> = Vec::new();
-    let mut plain = false;
-    let mut value_follows = false;
-    for arg in args {
-        if plain || value_follows {
-            value_follows = false;
-            words.push(arg);
-        } else if arg == "--" {
-            plain = true;
-            words.push(arg);
-        } else if arg == "-h" {
-            words.push("--help".to_owned());
-        } else if arg.starts_with("--")
-            && let Some((key, value)) = arg.split_once('=')
-        {
-            words.extend([key.to_owned(), value.to_owned()]);
-        } else if arg.starts_with('-') {
-            value_follows = VALUED.contains(&arg.as_str());
-            words.push(arg);
-        } else if follows(&command).contains(&arg.as_str())
-            && !words.iter().any(|w| is_bare(w, &words))
-        {
-            command.push(arg);
-        } else {
-            words.push(arg);
-        }
-    }
-    (command, words)
-}
-
-/// The words that may follow those of the command so far.
-fn follows(command: &[String]) -> &'static [&'static str] {
-    match command {
-        [] => COMMANDS,
-        [first] if first == "cell" => CELL_COMMANDS,
-        _ => &[],
-    }
-}
-
-/// True for a word that is neither an option nor the value of one: after the first such word
-/// nothing is a subcommand any more.
-fn is_bare(word: &str, words: &[String]) -> bool {
-    let at = words.iter().position(|w| std::ptr::eq(w.as_str(), word));
-    let after_option =
-        at.and_then(|i| i.checked_sub(1)).is_some_and(|i| VALUED.contains(&words[i].as_str()));
-    !word.starts_with('-') && !after_option
-}
-
-/// argh's message, with the nearest spelling where it did not know a word.
-fn explain(output: &str, command: Option<&str>, words: &[&str]) -> String {
-    let first = output.trim_end();
-    let help = match command {
-        Some(command) => format!("celld {command} --help"),
-        None => "celld --help".to_owned(),
-    };
-    let known = match command {
-        Some("dev") => DEV,
-        Some("deploy") => DEPLOY,
-        Some("diagnose") => DIAGNOSE,
-        Some("status") => STATUS,
-        Some("cell list") => CELL_LIST,
-        Some("cell show") => CELL_SHOW,
-        Some("cell evict" | "cell move") => CELL_ORDER,
-        Some("cell purge") => CELL_PURGE,
-        Some("drain") => DRAIN,
-        _ => TOP,
-    };
-    // What a word that is no option was probably meant to be.
-    let commands = match command {
-        None => Some(COMMANDS),
-        Some("cell") => Some(CELL_COMMANDS),
-        Some(_) => None,
-    };
-    let guess = first.strip_prefix("Unrecognized argument: ").and_then(|rest| {
-        let word = rest.lines().next().unwrap_or(rest).trim();
-        let commands = commands.filter(|_| !word.starts_with('-'));
-        if !words.contains(&word) {
-            return None;
-        }
-        nearest(word, commands.unwrap_or(known))
-            .map(|guess| format!("{word:?} is not known; did you mean {guess:?}?"))
-    });
-    let guess = guess.or_else(|| {
-        let word = first.strip_prefix("Unrecognized argument: ")?.lines().next()?;
-        let commands = commands.filter(|_| !word.starts_with('-'))?;
-        Some(format!("{word:?} is no command; they are: {}", commands.join(", ")))
-    });
-    match guess {
-        Some(guess) => format!("{guess}\n(run `{help}` for all options)"),
-        None => format!("{first}\n(run `{help}` for all options)"),
-    }
 }
 
 #[cfg(test)]

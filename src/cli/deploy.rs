@@ -33,13 +33,7 @@ fn deploy(
     typed: &args::Deploy,
     environment: settings::Environment<'_>,
 ) -> Result<(), CommandError> {
-    let given = settings::BucketArgs {
-        bucket: typed.bucket.clone(),
-        endpoint: typed.endpoint.clone(),
-        region: typed.region.clone(),
-        ca_file: typed.ca_file.clone(),
-    };
-    let place = match settings::bucket(given, environment) {
+    let place = match settings::bucket(typed.bucket_args(), environment) {
         Ok(place) => Some(place),
         // Whether the project could be deployed does not depend on where.
         Err(settings::SettingError::NoBucket) if typed.dry_run => None,

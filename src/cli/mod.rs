@@ -123,7 +123,7 @@ fn run(command: Command) -> Result<ExitCode, CommandError> {
         Command::Status(typed) => operator::status::run(&typed, &environment),
         Command::Cell(typed) => operator::cell(&typed.command, &environment),
         Command::Drain(typed) => operator::drain::run(&typed, &environment),
-        Command::Node(typed) => serve::node(settings::node(typed, &environment)?),
+        Command::Node(typed) => serve::node(settings::node(*typed, &environment)?),
     }
 }
 

@@ -142,7 +142,7 @@ pub(crate) fn node(
     typed: args::Node,
     environment: Environment<'_>,
 ) -> Result<NodeSettings, SettingError> {
-    let bucket = bucket(typed.bucket, environment)?;
+    let bucket = bucket(typed.bucket_args(), environment)?;
     let mut notes = bucket.notes.clone();
     let listen = match given("--listen", typed.listen, "CELLD_ADDR", environment) {
         Some(given) => address(&given)?,
@@ -215,20 +215,11 @@ pub(crate) fn diagnose(
     typed: args::Diagnose,
     environment: Environment<'_>,
 ) -> Result<DiagnoseSettings, SettingError> {
-    let args::Diagnose {
-        bucket,
-        endpoint,
-        region,
-        ca_file,
-        state: typed_state,
-        probe,
-        peer,
-        read_only,
-        json,
-    } = typed;
+    let bucket = bucket(typed.bucket_args(), environment)?;
+    let args::Diagnose { state: typed_state, probe, peer, read_only, json, .. } = typed;
     let peers = peer.into_iter().map(|value| node_id(&Given { source_name: "--peer", value }));
     Ok(DiagnoseSettings {
-        bucket: self::bucket(BucketArgs { bucket, endpoint, region, ca_file }, environment)?,
+        bucket,
         state: state(typed_state, environment),
         is_probe: probe,
         peers: peers.collect::<Result<_, _>>()?,
@@ -459,7 +450,7 @@ mod tests {
         let memory_bytes = 500_000 * 1_024 / 10 * 7;
         assert_eq!(from_environment.capacity, Capacity { cells: 7, memory_bytes });
         let typed = args::Node {
-            bucket: BucketArgs { bucket: Some("file:///typed".into()), ..BucketArgs::default() },
+            bucket: Some("file:///typed".into()),
             listen: Some("[::1]:2".into()),
             node: Some("typed".into()),
             state: Some("typed".into()),

@@ -1,51 +1,6 @@
 //! Commands that look at a fleet and change what its nodes do.
 
-use std::path::PathBuf;
-
-use argh::FromArgs;
-
-use crate::cli::settings::BucketArgs;
-
-/// The arguments of a command that finds its fleet by the bucket.
-macro_rules! on_a_bucket {
-    ($(#[$($meta:tt)*])* $name:ident { $($field:tt)* }) => {
-        #[derive(FromArgs, Debug, PartialEq)]
-        $(#[$($meta)*])*
-        pub(crate) struct $name {
-            $($field)*
-
-            /// the bucket: s3://NAME[/PREFIX], gs://NAME[/PREFIX], az://NAME[/PREFIX] or
-            /// file:///absolute/path
-            #[argh(option, arg_name = "url")]
-            pub(crate) bucket: Option<String>,
-
-            /// URL of another store than the provider's, as http://10.0.0.1:8333
-            #[argh(option, arg_name = "url")]
-            pub(crate) endpoint: Option<String>,
-
-            /// region of the bucket
-            #[argh(option, arg_name = "name")]
-            pub(crate) region: Option<String>,
-
-            /// authorities in PEM that are trusted beside the system's
-            #[argh(option, arg_name = "file")]
-            pub(crate) ca_file: Option<PathBuf>,
-        }
-
-        impl $name {
-            /// Where its fleet is.
-            pub(crate) fn place(&self) -> BucketArgs {
-                let Self { bucket, endpoint, region, ca_file, .. } = self;
-                BucketArgs {
-                    bucket: bucket.clone(),
-                    endpoint: endpoint.clone(),
-                    region: region.clone(),
-                    ca_file: ca_file.clone(),
-                }
-            }
-        }
-    };
-}
+use argh::{ArgsInfo, FromArgs};
 
 on_a_bucket! {
     /// Shows the nodes of a fleet: their leases in the bucket, and what each says when it is asked.
@@ -76,7 +31,7 @@ The variables of `celld --help` stand for their options.",
 
 /// Looks at cells, and tells their nodes what to do with them. A cell is NAMESPACE/ID, or NAMESPACE
 /// with --name NAME.
-#[derive(FromArgs, Debug, PartialEq)]
+#[derive(FromArgs, ArgsInfo, Debug, PartialEq)]
 #[argh(
     subcommand,
     name = "cell",
@@ -89,7 +44,7 @@ pub(crate) struct Cell {
 }
 
 /// What to do with cells.
-#[derive(FromArgs, Debug, PartialEq)]
+#[derive(FromArgs, ArgsInfo, Debug, PartialEq)]
 #[argh(subcommand)]
 pub(crate) enum CellCommand {
     List(CellList),

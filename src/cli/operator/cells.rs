@@ -56,7 +56,7 @@ pub(super) fn list(
         is_json: typed.json,
         has_head: false,
     };
-    on_fleet(typed.place(), environment, async |fleet| {
+    on_fleet(typed.bucket_args(), environment, async |fleet| {
         let more = match node {
             Some(node) => {
                 eprintln!("celld: cells in the memory of node {node}");
@@ -258,7 +258,7 @@ pub(super) fn show(
     environment: Environment<'_>,
 ) -> Result<ExitCode, CommandError> {
     let cell = cell_id(&typed.cell, typed.name.as_deref())?;
-    on_fleet(typed.place(), environment, async |fleet| {
+    on_fleet(typed.bucket_args(), environment, async |fleet| {
         let record =
             fleet.owner(&cell).await?.ok_or_else(|| OperatorError::NoCell(cell.clone()))?;
         let files = files(fleet, &cell).await?;

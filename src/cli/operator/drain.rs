@@ -35,7 +35,7 @@ pub(crate) fn run(
     environment: Environment<'_>,
 ) -> Result<ExitCode, CommandError> {
     let node = settings::node_named(&typed.node)?;
-    on_fleet(typed.place(), environment, async |fleet| {
+    on_fleet(typed.bucket_args(), environment, async |fleet| {
         let session = fleet.node(&node)?.1.session.clone();
         let link = fleet.link(&node).await?;
         let before = link.probe(PROBE_LIMIT).await;

@@ -100,11 +100,11 @@ pub(super) struct Fleet {
 /// # Errors
 /// Its own, or the bucket cannot be used.
 pub(super) fn on_fleet(
-    place: BucketArgs,
+    bucket: BucketArgs,
     environment: Environment<'_>,
     act: impl AsyncFnOnce(&mut Fleet) -> Result<ExitCode, CommandError>,
 ) -> Result<ExitCode, CommandError> {
-    let place = settings::bucket(place, environment)?;
+    let place = settings::bucket(bucket, environment)?;
     super::notes(&place.notes);
     celld_rt::preflight()?;
     let nonce = getrandom::u64()?;

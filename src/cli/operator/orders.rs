@@ -34,7 +34,7 @@ pub(super) fn evict(
     environment: Environment<'_>,
 ) -> Result<ExitCode, CommandError> {
     let cell = cell_id(&typed.cell, typed.name.as_deref())?;
-    on_fleet(typed.place(), environment, async |fleet| {
+    on_fleet(typed.bucket_args(), environment, async |fleet| {
         let request = OperatorRequest::EvictCell(cell.clone());
         let done =
             at_owner(fleet, &cell, |owner| owner.map(|node| (node, request.clone()))).await?;
@@ -56,7 +56,7 @@ pub(super) fn move_to(
 ) -> Result<ExitCode, CommandError> {
     let cell = cell_id(&typed.cell, typed.name.as_deref())?;
     let to = settings::node_named(&typed.node)?;
-    on_fleet(typed.place(), environment, async |fleet| {
+    on_fleet(typed.bucket_args(), environment, async |fleet| {
         // A slip of the finger is noticed before anything moves.
         fleet
             .link(&to)
@@ -87,7 +87,7 @@ pub(super) fn purge(
     if !typed.yes {
         return Err(OperatorError::NotConfirmed(cell).into());
     }
-    on_fleet(typed.place(), environment, async |fleet| {
+    on_fleet(typed.bucket_args(), environment, async |fleet| {
         let request = OperatorRequest::PurgeCell(cell.clone());
         let anybody = anybody(fleet);
         let who =

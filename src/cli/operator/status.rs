@@ -48,7 +48,7 @@ pub(crate) fn run(
     typed: &args::Status,
     environment: Environment<'_>,
 ) -> Result<ExitCode, CommandError> {
-    on_fleet(typed.place(), environment, async |fleet| {
+    on_fleet(typed.bucket_args(), environment, async |fleet| {
         let links = links(fleet).await?;
         let answers = each_of(links, ASKED, async |link| match link {
             None => Answer::NotAsked,
