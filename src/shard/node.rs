@@ -31,7 +31,7 @@ use crate::identity::Identity;
 use crate::ingress;
 use crate::lease;
 use crate::reach::{self, check_address, internal_address};
-use crate::router::{self, Message, Peers};
+use crate::router::{self, Message, Router};
 use crate::scratch;
 use crate::shard::{Authority, NodeFacts, Shard, now, random};
 use crate::status::Status;
@@ -179,11 +179,11 @@ async fn run_shard(
 ) {
     let (senders, receivers) = end.join().await;
     let Common { facts, authority, status, members, bucket } = common;
-    let peers = Peers::new(senders);
-    let shard = Shard::new(index, facts, bucket, authority, status, peers, members);
-    for (peer, receiver) in receivers.into_iter().enumerate() {
+    let router = Router::new(senders);
+    let shard = Shard::new(index, facts, bucket, authority, status, router, members);
+    for (other, receiver) in receivers.into_iter().enumerate() {
         if let Some(receiver) = receiver {
-            rt::spawn(router::receive(shard.clone(), peer, receiver));
+            rt::spawn(router::receive(shard.clone(), other, receiver));
         }
     }
     rt::spawn(shard.clone().tick());
@@ -238,7 +238,7 @@ fn join_fleet(
     let index = u16::try_from(shard.index).expect("a machine has fewer cores");
     let way = Rc::downgrade(shard);
     server.place(index, move |to, passed| match way.upgrade() {
-        Some(shard) => router::pass(&shard, to, passed),
+        Some(shard) => router::pass_peer(&shard, to, passed),
         None => Some(passed),
     });
     if let Some(address) = listen {

@@ -32,8 +32,8 @@ use crate::pulled::{Pulled, Sink, Source};
 use crate::shard::{Shard, now};
 use crate::websocket::tunnel::{self, Tunnels};
 
-/// Messages that wait for a peer, beyond the queue itself, before requests are refused: a few times
-/// what one cell takes.
+/// Messages that wait for another shard, beyond the queue itself, before requests are refused: a few
+/// times what one cell takes.
 const WAITING_MAX: usize = 32_768;
 
 /// What shards tell each other. Boxed on the way, so that the queues stay small.
@@ -118,9 +118,9 @@ type SharedSink = Rc<RefCell<Sink>>;
 
 /// The ways to the other shards, and what is under way on them.
 #[derive(Default)]
-pub(crate) struct Peers {
+pub(crate) struct Router {
     ways: Vec<Option<Rc<Way>>>,
-    /// By number: which peer was asked, and who gets the answer.
+    /// By number: which shard was asked, and who gets the answer.
     calls: RefCell<FxHashMap<u64, (usize, Reply)>>,
     next_call: StdCell<u64>,
     exports: RefCell<FxHashMap<u64, Option<Pieces>>>,
@@ -129,14 +129,14 @@ pub(crate) struct Peers {
     pub tunnels: Tunnels,
 }
 
-/// The way to one peer.
+/// The way to one shard.
 struct Way {
     sender: rt::MeshSender<Box<Message>>,
     waiting: RefCell<VecDeque<Box<Message>>>,
     is_sending: StdCell<bool>,
 }
 
-impl Peers {
+impl Router {
     pub fn new(senders: Vec<Option<rt::MeshSender<Box<Message>>>>) -> Self {
         let way = |sender| {
             Rc::new(Way { sender, waiting: RefCell::default(), is_sending: StdCell::new(false) })
@@ -145,14 +145,14 @@ impl Peers {
         Self { ways, ..Self::default() }
     }
 
-    pub fn send(&self, peer: usize, message: Message) {
-        if let Some(Some(way)) = self.ways.get(peer) {
+    pub fn send(&self, other: usize, message: Message) {
+        if let Some(Some(way)) = self.ways.get(other) {
             way.send(Box::new(message));
         }
     }
 
-    fn is_full(&self, peer: usize) -> bool {
-        match self.ways.get(peer) {
+    fn is_full(&self, other: usize) -> bool {
+        match self.ways.get(other) {
             Some(Some(way)) => way.waiting.borrow().len() >= WAITING_MAX,
             Some(None) | None => true,
         }
@@ -180,7 +180,7 @@ impl Way {
             loop {
                 let Some(message) = way.waiting.borrow_mut().pop_front() else { break };
                 if way.sender.send(message).await.is_err() {
-                    // The peer is gone: so is this process, within moments.
+                    // The shard is gone: so is this process, within moments.
                     way.waiting.borrow_mut().clear();
                     break;
                 }
@@ -191,127 +191,127 @@ impl Way {
 }
 
 /// Sends a request to the shard that owns its cell.
-pub(crate) fn send_fetch(shard: &Rc<Shard>, peer: usize, target: Target, wanted: Wanted) {
+pub(crate) fn send_fetch(shard: &Rc<Shard>, other: usize, target: Target, wanted: Wanted) {
     let Wanted { asked, reply, via, attempt, .. } = wanted;
-    let peers = &shard.peers;
-    if peers.is_full(peer) {
+    let router = &shard.router;
+    if router.is_full(other) {
         let text = "Durable Object is overloaded. Too many requests queued.";
         return reply.send(Err(Failure { overloaded: true, ..failure("Error", text) }));
     }
-    let call = peers.next_call.get();
-    peers.next_call.set(call + 1);
-    peers.calls.borrow_mut().insert(call, (peer, reply));
+    let call = router.next_call.get();
+    router.next_call.set(call + 1);
+    router.calls.borrow_mut().insert(call, (other, reply));
     let request = WireRequest {
         method: asked.method,
         url: asked.url,
         headers: asked.headers,
-        body: export(peers, asked.body),
+        body: export(router, asked.body),
         redirect: asked.redirect,
     };
-    peers.send(peer, Message::Fetch { call, target, request, via, attempt });
+    router.send(other, Message::Fetch { call, target, request, via, attempt });
 }
 
 /// Gives a connection to the shard that its caller wants to speak to; it comes back if there is
 /// none, or the way there is full.
-pub(crate) fn pass(shard: &Shard, to: u16, passed: Passed) -> Option<Passed> {
-    let (peers, to) = (&shard.peers, usize::from(to));
-    if peers.is_full(to) {
+pub(crate) fn pass_peer(shard: &Shard, to: u16, passed: Passed) -> Option<Passed> {
+    let (router, to) = (&shard.router, usize::from(to));
+    if router.is_full(to) {
         return Some(passed);
     }
-    peers.send(to, Message::Peer(Box::new(passed)));
+    router.send(to, Message::Peer(Box::new(passed)));
     None
 }
 
 /// The same for a connection of a client.
 pub(crate) fn pass_client(shard: &Shard, to: usize, moving: Moving) -> Option<Moving> {
-    if shard.peers.is_full(to) {
+    if shard.router.is_full(to) {
         return Some(moving);
     }
-    shard.peers.send(to, Message::Client(Box::new(moving)));
+    shard.router.send(to, Message::Client(Box::new(moving)));
     None
 }
 
 /// Tells the shard that asked where its request has been, if it can go there by itself.
 pub(crate) fn tell_route(shard: &Shard, reply: &Reply, cell: CellId, route: Route) {
-    if let Reply::Shard(_, peer, call) = reply
-        && !shard.peers.is_full(*peer)
+    if let Reply::Shard(_, other, call) = reply
+        && !shard.router.is_full(*other)
     {
-        shard.peers.send(*peer, Message::Shorter { call: *call, cell, route });
+        shard.router.send(*other, Message::Shorter { call: *call, cell, route });
     }
 }
 
 /// Asks another shard for an operator; not if the way there is full.
-pub(crate) fn send_operator(shard: &Shard, peer: usize, asked: ShardAsk, tell: Tell) -> bool {
-    let peers = &shard.peers;
-    let has_room = !peers.is_full(peer);
+pub(crate) fn send_operator(shard: &Shard, other: usize, asked: ShardAsk, tell: Tell) -> bool {
+    let router = &shard.router;
+    let has_room = !router.is_full(other);
     if has_room {
-        peers.send(peer, Message::Operate(asked, tell));
+        router.send(other, Message::Operate(asked, tell));
     }
     has_room
 }
 
 /// Who asked another shard has given up. The answer comes all the same, and is dropped then.
 pub(crate) fn abandon(shard: &Rc<Shard>, is_asker: impl Fn(&Reply) -> bool) {
-    let peers = &shard.peers;
-    let calls = peers.calls.borrow();
+    let router = &shard.router;
+    let calls = router.calls.borrow();
     let found = calls.iter().find(|(_, (_, reply))| is_asker(reply));
-    if let Some((&call, &(peer, _))) = found {
-        peers.send(peer, Message::Abandon { call });
+    if let Some((&call, &(other, _))) = found {
+        router.send(other, Message::Abandon { call });
     }
 }
 
 impl Shard {
     /// Sends an answer back to the shard that asked.
-    pub fn answer_peer(self: &Rc<Self>, peer: usize, call: u64, outcome: Outcome) {
+    pub fn answer_shard(self: &Rc<Self>, other: usize, call: u64, outcome: Outcome) {
         let mut end = None;
         let outcome = outcome.map(|answered| WireResponse {
             status: answered.status,
             status_text: answered.status_text,
             headers: answered.headers,
-            body: export(&self.peers, answered.body),
+            body: export(&self.router, answered.body),
             encoding: answered.encoding,
             web_socket: answered.web_socket.map(|socket| {
-                let number = self.peers.tunnels.number();
+                let number = self.router.tunnels.number();
                 end = Some((number, socket));
                 number
             }),
         });
-        self.peers.send(peer, Message::Answer { call, outcome });
+        self.router.send(other, Message::Answer { call, outcome });
         // Not before: what comes over the tunnel must find it.
         if let Some((number, socket)) = end {
-            tunnel::export(self, peer, number, socket);
+            tunnel::export(self, other, number, socket);
         }
     }
 
     /// Tells the shard that asked that its request has not run.
-    pub fn refuse_peer(&self, peer: usize, call: u64, why: Refusal) {
-        self.peers.send(peer, Message::Refuse { call, why });
+    pub fn refuse_shard(&self, other: usize, call: u64, why: Refusal) {
+        self.router.send(other, Message::Refuse { call, why });
     }
 }
 
-/// Takes messages from one peer, for as long as it lives.
+/// Takes messages from one other shard, for as long as it lives.
 pub(crate) async fn receive(
     shard: Rc<Shard>,
-    peer: usize,
+    other: usize,
     receiver: rt::MeshReceiver<Box<Message>>,
 ) {
     while let Some(message) = receiver.recv().await {
-        take(&shard, peer, *message);
+        take(&shard, other, *message);
     }
 }
 
-fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
-    let peers = &shard.peers;
+fn take(shard: &Rc<Shard>, other: usize, message: Message) {
+    let router = &shard.router;
     match message {
         Message::Fetch { call, target, request, via, attempt } => {
             let asked = Asked {
                 method: request.method,
                 url: request.url,
                 headers: request.headers,
-                body: import(shard, peer, request.body),
+                body: import(shard, other, request.body),
                 redirect: request.redirect,
             };
-            let reply = Reply::Shard(Rc::downgrade(shard), peer, call);
+            let reply = Reply::Shard(Rc::downgrade(shard), other, call);
             if attempt.failures > 0 {
                 let wanted = Wanted { asked, reply, via, attempt, is_taken_here: false };
                 return shard.enter_again(target, wanted);
@@ -319,16 +319,16 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
             shard.fetch_cell(target, asked, reply, via);
         }
         Message::Answer { call, outcome } => {
-            let reply = peers.calls.borrow_mut().remove(&call);
+            let reply = router.calls.borrow_mut().remove(&call);
             let outcome = outcome.map(|response| Answered {
                 status: response.status,
                 status_text: response.status_text,
                 headers: response.headers,
-                body: import(shard, peer, response.body),
+                body: import(shard, other, response.body),
                 encoding: response.encoding,
                 url: String::new(),
                 redirected: false,
-                web_socket: response.web_socket.map(|number| tunnel::import(shard, peer, number)),
+                web_socket: response.web_socket.map(|number| tunnel::import(shard, other, number)),
             });
             // What nobody wants ends where it comes from.
             if let Some((_, reply)) = reply {
@@ -336,18 +336,18 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
             }
         }
         Message::Socket { number, from, cargo } => {
-            tunnel::arrive(shard, peer, from, number, cargo);
+            tunnel::arrive(shard, other, from, number, cargo);
         }
         Message::Refuse { call, why } => {
-            let Some((_, reply)) = peers.calls.borrow_mut().remove(&call) else { return };
+            let Some((_, reply)) = router.calls.borrow_mut().remove(&call) else { return };
             reply.refuse(why);
         }
         Message::Abandon { call } => {
-            let is_asker = |reply: &Reply| matches!(reply, Reply::Shard(_, from, number) if (*from, *number) == (peer, call));
+            let is_asker = |reply: &Reply| matches!(reply, Reply::Shard(_, from, number) if (*from, *number) == (other, call));
             shard.abandon(is_asker);
         }
         Message::Shorter { call, cell, route } => {
-            let realm = peers.calls.borrow().get(&call).map(|(_, reply)| reply.realm());
+            let realm = router.calls.borrow().get(&call).map(|(_, reply)| reply.realm());
             if let Some(host) = realm.and_then(|realm| realm.upgrade()) {
                 // So that it is up when it is needed.
                 let _yet = shard.fleet.get().and_then(|fleet| fleet.lane(&route.owner, &cell));
@@ -362,17 +362,17 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
             fleet.server.adopt(*passed, move |call| answer::answer(shard.clone(), call));
         }
         Message::Operate(asked, tell) => shard.operate(asked, tell),
-        Message::Pull { stream } => pull(shard, peer, stream),
+        Message::Pull { stream } => pull(shard, other, stream),
         Message::Cancel { stream } => {
             // Its drop cancels it where it comes from.
-            let gone = peers.exports.borrow_mut().remove(&stream);
+            let gone = router.exports.borrow_mut().remove(&stream);
             drop(gone);
         }
         Message::Chunk { stream, chunk } => {
             let over = !matches!(chunk, Ok(Some(_)));
-            let sink = peers.imports.borrow().get(&(peer, stream)).cloned();
+            let sink = router.imports.borrow().get(&(other, stream)).cloned();
             if over {
-                peers.imports.borrow_mut().remove(&(peer, stream));
+                router.imports.borrow_mut().remove(&(other, stream));
             }
             if let Some(sink) = sink {
                 sink.borrow_mut().push(chunk);
@@ -381,67 +381,69 @@ fn take(shard: &Rc<Shard>, peer: usize, message: Message) {
     }
 }
 
-/// Keeps a stream here, for the peer to pull.
-fn export(peers: &Peers, flow: Flow) -> WireBody {
+/// Keeps a stream here, for another shard to pull.
+fn export(router: &Router, flow: Flow) -> WireBody {
     match flow {
         Flow::Empty => WireBody::Empty,
         Flow::Bytes(bytes) => WireBody::Bytes(bytes),
-        Flow::Stream(stream, length) => WireBody::Stream(keep(peers, stream), length),
-        Flow::Coded(coding, stream, length) => WireBody::Coded(coding, keep(peers, stream), length),
-    }
-}
-
-fn keep(peers: &Peers, stream: Pieces) -> u64 {
-    let number = peers.next_export.get();
-    peers.next_export.set(number + 1);
-    peers.exports.borrow_mut().insert(number, Some(stream));
-    number
-}
-
-/// Makes the reader's end of a stream that a peer keeps.
-fn import(shard: &Rc<Shard>, peer: usize, body: WireBody) -> Flow {
-    match body {
-        WireBody::Empty => Flow::Empty,
-        WireBody::Bytes(bytes) => Flow::Bytes(bytes),
-        WireBody::Stream(number, length) => Flow::Stream(reach(shard, peer, number), length),
-        WireBody::Coded(coding, number, length) => {
-            Flow::Coded(coding, reach(shard, peer, number), length)
+        Flow::Stream(stream, length) => WireBody::Stream(keep(router, stream), length),
+        Flow::Coded(coding, stream, length) => {
+            WireBody::Coded(coding, keep(router, stream), length)
         }
     }
 }
 
-fn reach(shard: &Rc<Shard>, peer: usize, number: u64) -> Pieces {
+fn keep(router: &Router, stream: Pieces) -> u64 {
+    let number = router.next_export.get();
+    router.next_export.set(number + 1);
+    router.exports.borrow_mut().insert(number, Some(stream));
+    number
+}
+
+/// Makes the reader's end of a stream that another shard keeps.
+fn import(shard: &Rc<Shard>, other: usize, body: WireBody) -> Flow {
+    match body {
+        WireBody::Empty => Flow::Empty,
+        WireBody::Bytes(bytes) => Flow::Bytes(bytes),
+        WireBody::Stream(number, length) => Flow::Stream(reach(shard, other, number), length),
+        WireBody::Coded(coding, number, length) => {
+            Flow::Coded(coding, reach(shard, other, number), length)
+        }
+    }
+}
+
+fn reach(shard: &Rc<Shard>, other: usize, number: u64) -> Pieces {
     let sink = Rc::new(RefCell::new(Sink::default()));
-    shard.peers.imports.borrow_mut().insert((peer, number), sink.clone());
-    let source = PeerStream { shard: Rc::downgrade(shard), peer, number };
+    shard.router.imports.borrow_mut().insert((other, number), sink.clone());
+    let source = ShardStream { shard: Rc::downgrade(shard), other, number };
     Box::pin(Pulled::new(source, sink))
 }
 
-/// A stream that a peer keeps.
-struct PeerStream {
+/// A stream that another shard keeps.
+struct ShardStream {
     shard: Weak<Shard>,
-    peer: usize,
+    other: usize,
     number: u64,
 }
 
-impl Source for PeerStream {
+impl Source for ShardStream {
     fn pull(&self) {
         if let Some(shard) = self.shard.upgrade() {
-            shard.peers.send(self.peer, Message::Pull { stream: self.number });
+            shard.router.send(self.other, Message::Pull { stream: self.number });
         }
     }
 
     fn cancel(&self) {
         if let Some(shard) = self.shard.upgrade() {
-            shard.peers.imports.borrow_mut().remove(&(self.peer, self.number));
-            shard.peers.send(self.peer, Message::Cancel { stream: self.number });
+            shard.router.imports.borrow_mut().remove(&(self.other, self.number));
+            shard.router.send(self.other, Message::Cancel { stream: self.number });
         }
     }
 }
 
-fn pull(shard: &Rc<Shard>, peer: usize, number: u64) {
+fn pull(shard: &Rc<Shard>, other: usize, number: u64) {
     // While a piece is fetched the place stays, empty: a cancellation then finds and removes it.
-    let stream = match shard.peers.exports.borrow_mut().get_mut(&number) {
+    let stream = match shard.router.exports.borrow_mut().get_mut(&number) {
         Some(place) => place.take(),
         None => None,
     };
@@ -450,7 +452,7 @@ fn pull(shard: &Rc<Shard>, peer: usize, number: u64) {
     rt::spawn(async move {
         let chunk = match stream.next().await {
             Some(Ok(piece)) => {
-                if let Some(place) = shard.peers.exports.borrow_mut().get_mut(&number) {
+                if let Some(place) = shard.router.exports.borrow_mut().get_mut(&number) {
                     *place = Some(stream);
                 }
                 Ok(Some(piece))
@@ -459,8 +461,8 @@ fn pull(shard: &Rc<Shard>, peer: usize, number: u64) {
             None => Ok(None),
         };
         if !matches!(chunk, Ok(Some(_))) {
-            shard.peers.exports.borrow_mut().remove(&number);
+            shard.router.exports.borrow_mut().remove(&number);
         }
-        shard.peers.send(peer, Message::Chunk { stream: number, chunk });
+        shard.router.send(other, Message::Chunk { stream: number, chunk });
     });
 }

@@ -39,7 +39,7 @@ use crate::host::{Host, Reply};
 use crate::identity::Identity;
 use crate::ingress::Flag;
 use crate::outbound::Outbound;
-use crate::router::Peers;
+use crate::router::Router;
 use crate::scratch;
 use crate::status::Status;
 
@@ -124,7 +124,7 @@ pub(crate) struct Shard {
     pub compactions: StdCell<usize>,
     /// When garbage was collected last, to make room.
     pub collected: StdCell<Mono>,
-    pub peers: Peers,
+    pub router: Router,
     outbound: Outbound,
     script: RefCell<Option<Arc<Script>>>,
     hosts: RefCell<Vec<Rc<Host>>>,
@@ -150,7 +150,7 @@ impl Shard {
         bucket: Bucket,
         authority: Arc<Authority>,
         status: Arc<Status>,
-        peers: Peers,
+        router: Router,
         members: Arc<Members>,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -165,7 +165,7 @@ impl Shard {
             wires: StdCell::new(0),
             compactions: StdCell::new(0),
             collected: StdCell::new(Mono::default()),
-            peers,
+            router,
             outbound: Outbound::new(),
             script: RefCell::new(None),
             hosts: RefCell::default(),

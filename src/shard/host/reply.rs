@@ -64,9 +64,9 @@ impl Reply {
                     host.answer_response(call, outcome);
                 }
             }
-            Reply::Shard(shard, peer, call) => {
+            Reply::Shard(shard, other, call) => {
                 if let Some(shard) = shard.upgrade() {
-                    shard.answer_peer(peer, call, outcome);
+                    shard.answer_shard(other, call, outcome);
                 }
             }
             Reply::Node(_, sender) => {
@@ -82,9 +82,9 @@ impl Reply {
             Reply::Node(_, sender) => {
                 let _gone = sender.send(Err(why));
             }
-            Reply::Shard(shard, peer, call) => {
+            Reply::Shard(shard, other, call) => {
                 if let Some(shard) = shard.upgrade() {
-                    shard.refuse_peer(peer, call, why);
+                    shard.refuse_shard(other, call, why);
                 }
             }
             Reply::Task(_) | Reply::Call(..) | Reply::Nobody => {

@@ -41,7 +41,7 @@ pub(crate) enum Cargo {
 /// A tunnel as one side knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
-    peer: usize,
+    other: usize,
     number: u64,
     side: Side,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Tunnels {
 struct Tunnel {
     /// What has come and the end has not taken: a window at most.
     arrived: RefCell<VecDeque<SocketEvent>>,
-    /// What is on its way to the peer, or waits there.
+    /// What is on its way to the other shard, or waits there.
     outstanding: Cell<usize>,
     /// Who waits for something of the two.
     wakers: RefCell<Vec<Waker>>,
@@ -78,25 +78,25 @@ impl Tunnels {
     }
 }
 
-/// Hands an end to the shard `peer`, which has been told the number.
-pub(crate) fn export(shard: &Rc<Shard>, peer: usize, number: u64, end: Duplex) {
-    start(shard, Key { peer, number, side: Side::Exporter }, end);
+/// Hands an end to the shard `other`, which has been told the number.
+pub(crate) fn export(shard: &Rc<Shard>, other: usize, number: u64, end: Duplex) {
+    start(shard, Key { other, number, side: Side::Exporter }, end);
 }
 
-/// The end that the shard `peer` has handed over.
-pub(crate) fn import(shard: &Rc<Shard>, peer: usize, number: u64) -> Duplex {
+/// The end that the shard `other` has handed over.
+pub(crate) fn import(shard: &Rc<Shard>, other: usize, number: u64) -> Duplex {
     let (near, far) = super::connect();
-    start(shard, Key { peer, number, side: Side::Importer }, near);
+    start(shard, Key { other, number, side: Side::Importer }, near);
     far
 }
 
 /// Something came from the other side of the tunnel.
-pub(crate) fn arrive(shard: &Rc<Shard>, peer: usize, from: Side, number: u64, cargo: Cargo) {
+pub(crate) fn arrive(shard: &Rc<Shard>, other: usize, from: Side, number: u64, cargo: Cargo) {
     let side = match from {
         Side::Exporter => Side::Importer,
         Side::Importer => Side::Exporter,
     };
-    let tunnel = shard.peers.tunnels.open.borrow().get(&Key { peer, number, side }).cloned();
+    let tunnel = shard.router.tunnels.open.borrow().get(&Key { other, number, side }).cloned();
     // After both directions have ended credit may still come.
     let Some(tunnel) = tunnel else { return };
     match cargo {
@@ -108,7 +108,7 @@ pub(crate) fn arrive(shard: &Rc<Shard>, peer: usize, from: Side, number: u64, ca
 
 fn start(shard: &Rc<Shard>, key: Key, end: Duplex) {
     let tunnel = Rc::new(Tunnel::default());
-    shard.peers.tunnels.open.borrow_mut().insert(key, tunnel.clone());
+    shard.router.tunnels.open.borrow_mut().insert(key, tunnel.clone());
     let shard = shard.clone();
     rt::spawn(async move {
         let Duplex { sender, mut receiver } = end;
@@ -133,13 +133,13 @@ fn start(shard: &Rc<Shard>, key: Key, end: Duplex) {
             }
         };
         futures_lite::future::zip(out, inwards).await;
-        shard.peers.tunnels.open.borrow_mut().remove(&key);
+        shard.router.tunnels.open.borrow_mut().remove(&key);
     });
 }
 
 fn send(shard: &Rc<Shard>, key: Key, cargo: Cargo) {
-    let Key { peer, number, side } = key;
-    shard.peers.send(peer, Message::Socket { number, from: side, cargo });
+    let Key { other, number, side } = key;
+    shard.router.send(other, Message::Socket { number, from: side, cargo });
 }
 
 async fn wait(tunnel: &Tunnel, mut is_so: impl FnMut() -> bool) {
