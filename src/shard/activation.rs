@@ -61,20 +61,20 @@ impl From<Failure> for NotServed {
     }
 }
 
-/// Claims and restores a cell.
+/// Claims and restores a cell. `key` is its own on this shard, if it is to be in memory.
 ///
 /// # Errors
 /// It is not served here now.
 pub(crate) async fn activate(
     shard: &Rc<Shard>,
     id: &CellId,
-    place: Option<u64>,
+    key: Option<u64>,
     purpose: Purpose,
 ) -> Result<Activated, NotServed> {
     let me = Me { owner: shard.facts.me.clone(), serving: None };
     let mut claim = Claim::new(me, purpose, random());
     let mut effects = Vec::new();
-    let mut has_place = false;
+    let mut has_room = false;
     let mut restored = None;
     let mut restore_error = None;
     claim.on_event(now(), Event::Started, &mut effects);
@@ -86,13 +86,13 @@ pub(crate) async fn activate(
             Effect::ReadOwner => read_owner(shard, id).await,
             Effect::ReadLease(owner) => read_lease(shard, &owner).await,
             Effect::Cas { guard, record } => {
-                // Before the first write: a cell that goes elsewhere takes no place.
-                if let Some(key) = place.filter(|_| !has_place)
-                    && !shard.take_place(key)
+                // Before the first write: a cell that goes elsewhere takes no room.
+                if let Some(key) = key.filter(|_| !has_room)
+                    && !shard.take_room(key)
                 {
                     return Err(NotServed::Full);
                 }
-                has_place = true;
+                has_room = true;
                 let written =
                     shard.bucket.put_if(&id.own_key(), guard, Bytes::from(record.encode(id))).await;
                 // An error says that nothing applied; the machine reads back all the same.

@@ -14,13 +14,18 @@ use celld_core::drain::{Drain, Effect, Event, Limits};
 use celld_core::time::{Micros, Mono};
 use celld_rt as rt;
 
-use crate::ingress::stopping;
+use crate::body::failure;
 use crate::shard::{Shard, now};
 
 /// For the last bytes of what is closed when nothing runs any more.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// Of a turn when the time is over: many times what one takes that answers a request.
 const LAST_TURN_CPU_MAX: Duration = Duration::from_millis(100);
+
+/// For a request that came while the node was stopping.
+pub(crate) fn stopping() -> celld_v8host::Failure {
+    celld_v8host::Failure { retryable: true, ..failure("Error", "this node is shutting down") }
+}
 
 /// How a node drains that may take this long.
 fn limits(limit: Duration) -> Limits {

@@ -3,7 +3,7 @@
 //! Invariant: a connection's trouble stays its own. What a client gets wrong is answered with a
 //! 4xx; a client that stalls is cut off.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use hyper::ext::ReasonPhrase;
 use hyper::service::service_fn;
 
 use crate::address::{Refusal, url_of};
-use crate::body::{Answered, Asked, BodyError, Flow, HttpBody, SocketBody, failure};
+use crate::body::{Answered, Asked, BodyError, Flow, HttpBody, SocketBody};
 use crate::coding::recode;
 use crate::drain::Entered;
 use crate::follow::{self, Course, Ends, Moving};
@@ -152,14 +152,17 @@ async fn serve_here(
     let _no_limit = stream.set_write_timeout(Some(STALL_LIMIT));
     let course = Course::new(shard);
     let switched: Rc<RefCell<Option<Duplex>>> = Rc::default();
-    let near = Rc::new(Near { shard: shard.clone(), ends, course, switching: switched.clone() });
-    let course = near.course.clone();
+    let connection =
+        Rc::new(Connection { shard: shard.clone(), ends, course, switching: switched.clone() });
+    let course = connection.course.clone();
     let service = service_fn(move |request| {
-        let near = near.clone();
+        let connection = connection.clone();
         // At once: hyper may go on reading before the future below begins.
-        near.course.stays();
+        connection.course.stays();
         // In a box, as a connection that is taken apart may not be pinned.
-        Box::pin(async move { Ok::<_, std::convert::Infallible>(respond(&near, request).await) })
+        Box::pin(
+            async move { Ok::<_, std::convert::Infallible>(respond(&connection, request).await) },
+        )
     });
     let socket = ClientSocket::new(stream, unread, course.clone());
     let mut served = http1().serve_connection(HyperIo::new(socket), service);
@@ -236,15 +239,15 @@ fn tell_if_ours(served: hyper::Result<()>) {
 }
 
 /// What the requests of one connection have in common.
-struct Near {
+struct Connection {
     shard: Rc<Shard>,
     ends: Ends,
     course: Rc<Course>,
     switching: Rc<RefCell<Option<Duplex>>>,
 }
 
-async fn respond(near: &Near, request: Request<Incoming>) -> Response<HttpBody> {
-    let shard = &near.shard;
+async fn respond(connection: &Connection, request: Request<Incoming>) -> Response<HttpBody> {
+    let shard = &connection.shard;
     if request.uri().path() == HEALTH_PATH {
         return shard.status.health_response();
     }
@@ -259,17 +262,17 @@ async fn respond(near: &Near, request: Request<Incoming>) -> Response<HttpBody> 
     });
     let handshake = handshake::Asked::read(&request);
     let goes_on = goes_on(&request);
-    let response = match asked(request, near.ends).await {
+    let response = match asked(request, connection.ends).await {
         Ok(asked) => {
             let may_leave = goes_on && matches!(asked.body, Flow::Empty | Flow::Bytes(_));
-            match shard.fetch_worker(asked, near.course.clone()).await {
+            match shard.fetch_worker(asked, connection.course.clone()).await {
                 Ok(Answered { web_socket: Some(end), headers, .. }) => {
-                    switch(handshake, headers, end, &near.switching)
+                    switch(handshake, headers, end, &connection.switching)
                 }
                 Ok(answered) => {
                     let mut response = http_response(answered, is_head);
-                    if may_leave && near.course.answered(shard) {
-                        response.body_mut().is_last_of(near.course.clone());
+                    if may_leave && connection.course.answered(shard) {
+                        response.body_mut().is_last_of(connection.course.clone());
                     }
                     response
                 }
@@ -461,37 +464,4 @@ pub(crate) fn plain(status: StatusCode, text: String) -> Response<HttpBody> {
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
-}
-
-/// A flag that tasks of one shard wait for.
-#[derive(Default)]
-pub(crate) struct Flag {
-    raised: Cell<bool>,
-    event: event_listener::Event,
-}
-
-impl Flag {
-    pub fn raise(&self) {
-        self.raised.set(true);
-        self.event.notify(usize::MAX);
-    }
-
-    pub fn is_raised(&self) -> bool {
-        self.raised.get()
-    }
-
-    pub async fn wait(&self) {
-        while !self.raised.get() {
-            let listener = self.event.listen();
-            if self.raised.get() {
-                return;
-            }
-            listener.await;
-        }
-    }
-}
-
-/// For a request that came while the node was stopping.
-pub(crate) fn stopping() -> celld_v8host::Failure {
-    celld_v8host::Failure { retryable: true, ..failure("Error", "this node is shutting down") }
 }

@@ -15,6 +15,7 @@ mod coding;
 mod deadline;
 pub mod deployment;
 mod drain;
+mod flag;
 mod fleet;
 mod follow;
 mod host;

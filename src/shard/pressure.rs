@@ -31,13 +31,13 @@ pub(crate) fn full() -> Failure {
 
 impl Shard {
     /// A cell wants to come into memory: one that rests makes room for it. `false`: none does.
-    pub fn take_place(self: &Rc<Self>, key: u64) -> bool {
+    pub fn take_room(self: &Rc<Self>, key: u64) -> bool {
         self.eviction_event(eviction::Event::Busy(key));
-        let has_place = self.has_place();
-        if !has_place {
+        let has_room = self.has_room();
+        if !has_room {
             self.eviction_event(eviction::Event::Gone(key));
         }
-        has_place
+        has_room
     }
 
     /// Tells the node what this shard holds.

@@ -30,6 +30,7 @@ use crate::cell::alarm::Owed;
 use crate::cell::{Cell, Via, Wanted};
 use crate::client::Client;
 use crate::drain::Leaving;
+use crate::flag::Flag;
 use crate::fleet::Fleet;
 use crate::fleet::direct::Direct;
 use crate::fleet::forward::{self, Destination};
@@ -37,7 +38,6 @@ use crate::fleet::members::Members;
 use crate::follow::Course;
 use crate::host::{Host, Reply};
 use crate::identity::Identity;
-use crate::ingress::Flag;
 use crate::outbound::Outbound;
 use crate::router::Router;
 use crate::scratch;
@@ -303,7 +303,7 @@ impl Shard {
         number
     }
 
-    /// A cell of this shard, in memory or not.
+    /// A cell of this shard, which enters the table if it is not there.
     pub fn cell(self: &Rc<Self>, id: CellId, class: &str) -> Rc<Cell> {
         let known = self.cells.borrow().get(&id).cloned();
         known.unwrap_or_else(|| {
@@ -327,7 +327,7 @@ impl Shard {
         Some(self.cell(id.clone(), &class))
     }
 
-    /// A cell that is in memory, or on its way there.
+    /// A cell that is in the table: in memory, on its way there or back, or kept for its sockets.
     pub fn known_cell(&self, id: &CellId) -> Option<Rc<Cell>> {
         self.cells.borrow().get(id).cloned()
     }
@@ -349,7 +349,7 @@ impl Shard {
         first.into_sorted_vec().into_iter().map(|id| cells[id].clone()).collect()
     }
 
-    /// The same, by the name that it has on this shard.
+    /// The cell of the table that has this key.
     pub fn cell_of(&self, key: u64) -> Option<Rc<Cell>> {
         self.by_key.borrow().get(&key).cloned()
     }
@@ -469,15 +469,15 @@ impl Shard {
             host.retired.set(true);
         }
         for cell in self.all_cells() {
-            cell.start_moving();
+            cell.outdate();
         }
         if !old.is_empty() {
             let shard = self.clone();
             rt::spawn(async move {
-                rt::sleep(MOVE_LIMIT).await;
+                rt::sleep(UPDATE_LIMIT).await;
                 drop(old);
                 for cell in shard.all_cells() {
-                    cell.stop_waiting_to_move();
+                    cell.stop_waiting_to_update();
                 }
             });
         }
@@ -505,8 +505,8 @@ impl Shard {
         }
     }
 
-    /// Whether eviction has found a place for all cells.
-    pub fn has_place(&self) -> bool {
+    /// Whether eviction has found room for all cells.
+    pub fn has_room(&self) -> bool {
         self.eviction.borrow().has_room()
     }
 
@@ -551,4 +551,4 @@ const TICKS_PER_WEIGHING: u64 = 2;
 const TICKS_PER_SURPLUS: u64 = 8;
 
 /// How long events of the old code may run after a new version was adopted.
-const MOVE_LIMIT: Duration = Duration::from_secs(30);
+const UPDATE_LIMIT: Duration = Duration::from_secs(30);

@@ -17,7 +17,7 @@ use celld_v8host::Failure;
 
 use super::{Arrival, Cell, Live, Order, Phase, State, alarm, perform_gate};
 use crate::body::failure;
-use crate::ingress::stopping;
+use crate::drain::stopping;
 use crate::shard::random;
 
 impl Cell {
@@ -161,7 +161,7 @@ impl Cell {
         if shard.draining.is_raised() && self.may_leave() {
             shard.drain_event(|| drain::Event::Idle(self.key));
         }
-        self.move_if_idle();
+        self.update_if_idle();
         // It may have left just now.
         if !self.is_idle() {
             return;
@@ -193,19 +193,19 @@ impl Cell {
         }
     }
 
-    /// A newer version of the script runs: the cell moves there once nothing runs in it. Its plain
-    /// WebSockets are closed then: they are the old script's.
-    pub fn start_moving(self: &Rc<Self>) {
+    /// A newer version of the script runs: the cell goes into its realm once nothing runs in it. Its
+    /// plain WebSockets are closed then: they are the old script's.
+    pub fn outdate(self: &Rc<Self>) {
         if let Phase::Live(live) = &mut self.state.borrow_mut().phase {
-            live.is_moving = true;
+            live.is_outdated = true;
         }
-        self.move_if_idle();
+        self.update_if_idle();
     }
 
     /// Events of the old code that do not end are cut off.
-    pub fn stop_waiting_to_move(self: &Rc<Self>) {
+    pub fn stop_waiting_to_update(self: &Rc<Self>) {
         let waits = match &self.state.borrow().phase {
-            Phase::Live(live) => live.is_moving,
+            Phase::Live(live) => live.is_outdated,
             Phase::Cold | Phase::Activating | Phase::Leaving => false,
         };
         if waits {
@@ -213,9 +213,10 @@ impl Cell {
         }
     }
 
-    fn move_if_idle(self: &Rc<Self>) {
-        let may_move = matches!(&self.state.borrow().phase, Phase::Live(live) if live.may_move());
-        let Some(shard) = self.shard.upgrade().filter(|_| may_move) else { return };
+    fn update_if_idle(self: &Rc<Self>) {
+        let may_update =
+            matches!(&self.state.borrow().phase, Phase::Live(live) if live.may_update());
+        let Some(shard) = self.shard.upgrade().filter(|_| may_update) else { return };
         let Some(next) = shard.host_for_cell() else { return };
         let (old, old_slot, slot, database) = {
             let mut state = self.state.borrow_mut();
@@ -223,7 +224,7 @@ impl Cell {
             let slot = next.reserve_slot(self);
             let old = std::mem::replace(&mut live.host, next.clone());
             let old_slot = std::mem::replace(&mut live.slot, slot);
-            live.is_moving = false;
+            live.is_outdated = false;
             live.is_open = false;
             live.busy = 1;
             (old, old_slot, slot, live.database.clone())
@@ -385,9 +386,9 @@ impl Live {
     }
 
     /// Whether a newer version is to have it, and need not wait.
-    fn may_move(&self) -> bool {
+    fn may_update(&self) -> bool {
         let is_at_rest = self.gate.is_empty() && self.sections.is_empty();
-        self.is_moving && is_at_rest && self.only_listens()
+        self.is_outdated && is_at_rest && self.only_listens()
     }
 
     /// Gives back what makes it fast, as it rests.

@@ -144,7 +144,7 @@ struct Live {
     slot: CellSlot,
     is_open: bool,
     /// The next version's realm waits for the last event of this one.
-    is_moving: bool,
+    is_outdated: bool,
     database: Rc<Database>,
     store: CellStore,
     record: Record,
@@ -247,7 +247,10 @@ impl Cell {
         let State { phase, arrivals, ordered, .. } = &mut *state;
         match phase {
             Phase::Live(live)
-                if live.is_open && !live.is_moving && arrivals.is_empty() && ordered.is_none() =>
+                if live.is_open
+                    && !live.is_outdated
+                    && arrivals.is_empty()
+                    && ordered.is_none() =>
             {
                 let (host, slot) = (live.host.clone(), live.slot);
                 live.busy += 1;
@@ -365,7 +368,7 @@ impl Cell {
             host: host.clone(),
             slot,
             is_open: false,
-            is_moving: false,
+            is_outdated: false,
             database: database.clone(),
             store,
             record,
@@ -489,7 +492,7 @@ impl Cell {
                 let State { phase: Phase::Live(live), arrivals, ordered, .. } = &mut *state else {
                     return;
                 };
-                if !live.is_open || live.is_moving || ordered.is_some() {
+                if !live.is_open || live.is_outdated || ordered.is_some() {
                     return;
                 }
                 let Some(arrival) = arrivals.pop_front() else { break };

@@ -14,7 +14,7 @@ use celld_v8host::{SocketEvent, SocketId, SocketMessage, Sockets};
 
 use super::{Arrival, Cell, Phase};
 use crate::deadline::Deadline;
-use crate::host::gone_first;
+use crate::host::while_wanted;
 use crate::websocket::{Duplex, RESTART, Receiver, Sender, close, is_last};
 
 /// The connection of one.
@@ -44,7 +44,7 @@ impl Cell {
         self.links.borrow_mut().insert(socket, Link { sender: sender.clone(), task });
         let cell = self.clone();
         rt::spawn(async move {
-            gone_first(cancelled, cell.hear_all(socket, &sender, receiver)).await;
+            while_wanted(cancelled, cell.hear_all(socket, &sender, receiver)).await;
             // Only its drop tells the other side that nothing comes any more.
             drop(sender);
             cell.drop_socket(socket);

@@ -26,7 +26,7 @@ use crate::cell::Wanted;
 use crate::coding;
 use crate::fleet::Fleet;
 use crate::fleet::direct::Way;
-use crate::host::{Host, Reply, gone_first};
+use crate::host::{Host, Reply, while_wanted};
 use crate::router;
 use crate::shard::{Shard, now};
 use crate::websocket::{self, handshake};
@@ -127,7 +127,7 @@ fn start(
         let reply = std::mem::replace(&mut wanted.reply, Reply::Nobody);
         let (number, given_up) = fleet.sent.keep(reply);
         let trying = attempt(&shard, fleet, &target, &to, directly.as_ref(), &mut wanted);
-        let ended = gone_first(given_up, trying).await;
+        let ended = while_wanted(given_up, trying).await;
         // Who has given up took the reply away.
         let Some(reply) = fleet.sent.take(number) else { return };
         match ended {

@@ -32,7 +32,7 @@ mod reply;
 mod sockets;
 mod streams;
 
-pub(crate) use perform::gone_first;
+pub(crate) use perform::while_wanted;
 pub(crate) use reply::Reply;
 use sockets::Near;
 

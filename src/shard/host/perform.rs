@@ -269,7 +269,7 @@ impl Host {
         let host = Rc::downgrade(self);
         rt::spawn(async move {
             // A cleared timer, or one of an event that is over, does not wait for its time.
-            if gone_first(cancelled, rt::sleep(delay)).await.is_none() {
+            if while_wanted(cancelled, rt::sleep(delay)).await.is_none() {
                 return;
             }
             let Some(host) = host.upgrade() else { return };
@@ -300,7 +300,7 @@ impl Host {
                     shard.fetch_out(asked).await
                 }
             };
-            let outcome = gone_first(cancelled, work).await;
+            let outcome = while_wanted(cancelled, work).await;
             if let Some(outcome) = outcome {
                 host.answer_response(call, outcome);
             }
@@ -308,8 +308,8 @@ impl Host {
     }
 }
 
-/// What `work` gives, unless the other end of `wanted` is dropped before.
-pub(crate) async fn gone_first<T>(
+/// What `work` gives; `None` if the other end of `wanted` is dropped before.
+pub(crate) async fn while_wanted<T>(
     wanted: rt::oneshot::Receiver<()>,
     work: impl Future<Output = T>,
 ) -> Option<T> {

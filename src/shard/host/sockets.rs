@@ -12,7 +12,7 @@ use celld_rt as rt;
 use celld_v8host::{CellSlot, EventId, Input, Origin, SocketEvent, SocketId, SocketMessage};
 use rustc_hash::FxHashSet;
 
-use super::perform::gone_first;
+use super::perform::while_wanted;
 use super::{Host, Queued};
 use crate::deadline::Deadline;
 use crate::websocket::{self, Duplex, RESTART, Receiver, Sender, close, is_last, message_weight};
@@ -106,7 +106,7 @@ impl Host {
         };
         let host = self.clone();
         rt::spawn(async move {
-            gone_first(cancelled, host.hear_all(socket, origin, receiver)).await;
+            while_wanted(cancelled, host.hear_all(socket, origin, receiver)).await;
         });
     }
 
