@@ -1,5 +1,6 @@
 //! Names of nodes and of their lives.
 
+use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
@@ -23,6 +24,10 @@ impl NodeId {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         let fits = (1..=63).contains(&text.len()) && text.bytes().all(plain);
         (fits && !text.starts_with('-')).then(|| Self(text.into()))
+    }
+    /// Key of the node's lease in the bucket.
+    pub fn lease_key(&self) -> String {
+        format!("nodes/{}.json", self.0)
     }
     /// As text.
     pub fn as_str(&self) -> &str {

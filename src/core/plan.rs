@@ -16,9 +16,6 @@ use crate::epoch::Epoch;
 use crate::ownership::Base;
 use crate::txid::Txid;
 
-/// The highest level that a key can name: one digit.
-pub const LEVEL_MAX: u8 = 9;
-
 /// One LTX file, as its key and the listing tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LtxFile {

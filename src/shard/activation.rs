@@ -209,11 +209,6 @@ async fn read_lease(shard: &Rc<Shard>, owner: &Owner) -> Event {
     }
 }
 
-/// Key of a node's lease.
-pub(crate) fn node_key(node: &celld_core::node::NodeId) -> String {
-    format!("nodes/{node}.json")
-}
-
 fn owned_elsewhere(id: &CellId, route: &Route, why: Mute) -> Failure {
     let wait_ms = route.until.since(now()).as_millis();
     let text = format!(

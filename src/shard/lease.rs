@@ -13,7 +13,6 @@ use celld_rt as rt;
 use celld_s3::Bucket;
 use futures_util::{SinkExt as _, StreamExt as _};
 
-use crate::activation::node_key;
 use crate::shard::{Authority, NodeFacts, now};
 use crate::status::Status;
 
@@ -147,7 +146,7 @@ impl Keeper {
         let (bucket, limit, mut sender) =
             (self.bucket.clone(), self.limit(), self.events.0.clone());
         rt::spawn(async move {
-            let (key, body) = (node_key(&record.node), Bytes::from(record.encode()));
+            let (key, body) = (record.node.lease_key(), Bytes::from(record.encode()));
             let written = rt::timeout(limit, bucket.put_if(&key, guard, body)).await;
             let outcome = match written {
                 Ok(Ok(outcome)) => outcome,
@@ -166,7 +165,7 @@ impl Keeper {
             (self.bucket.clone(), self.limit(), self.events.0.clone());
         let (facts, watch) = (self.facts.clone(), self.watch.clone());
         rt::spawn(async move {
-            let key = node_key(&facts.me.node);
+            let key = facts.me.node.lease_key();
             let begun = now();
             let event = match rt::timeout(limit, bucket.get(&key)).await {
                 Ok(Ok(None)) => Event::Read(Seen::Nothing),

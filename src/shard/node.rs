@@ -50,8 +50,6 @@ const MESH_CAPACITY: usize = 1_024;
 const ORDERS_MAX: usize = 16;
 /// Between two looks at a lease that may be over.
 const COMPANY_PAUSE: Duration = Duration::from_millis(200);
-/// What a drain may take before the process ends all the same.
-pub const DRAIN_LIMIT: Duration = Duration::from_secs(25);
 /// For the last write of the lease; without it the others wait for the lease to end.
 const RETIRE_LIMIT: Duration = Duration::from_secs(2);
 

@@ -140,7 +140,7 @@ async fn look(
     owner: &Owner,
     watch: &mut Watch,
 ) -> Result<Option<OwnerLease>, OperatorError> {
-    let key = format!("nodes/{}.json", owner.node);
+    let key = owner.node.lease_key();
     let begun = now();
     let Some(object) = limited(&key, bucket.get(&key)).await? else { return Ok(None) };
     let record = Record::parse(&object.body);

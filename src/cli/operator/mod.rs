@@ -141,7 +141,7 @@ pub(crate) fn cell(
 impl Fleet {
     /// What is known of a node.
     pub(super) fn node(&self, node: &NodeId) -> Result<(&Seen, &lease::Record), OperatorError> {
-        let key = format!("nodes/{node}.json");
+        let key = node.lease_key();
         let Some(seen) = self.leases.seen.iter().find(|seen| seen.key == key) else {
             let is_there = |seen: &&Seen| seen.record.as_ref().is_some_and(|r| !r.is_retired());
             let known = self.leases.seen.iter().filter(is_there);

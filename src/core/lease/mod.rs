@@ -18,9 +18,6 @@ use crate::time::{Micros, Mono};
 pub use record::{Load, RECORD_BYTES_MAX, Record};
 pub use watch::{OwnerLease, Read, Watch, margin};
 
-/// How long a write grants the right, when nobody asks for another time.
-pub const TTL_DEFAULT: Micros = Micros::from_secs(10);
-
 /// The wait before a repeated read. Short: the right runs out meanwhile.
 const BACKOFF_MIN: Micros = Micros::from_millis(50);
 

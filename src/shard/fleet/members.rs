@@ -20,7 +20,6 @@ use celld_peer::PROTOCOL;
 use celld_rt as rt;
 use celld_s3::{Bucket, StoreError};
 
-use crate::activation::node_key;
 use crate::shard::now;
 
 /// Leases are read so many times within a TTL: what a death costs its cells is a TTL, and at most
@@ -146,7 +145,7 @@ impl Members {
             for (node, read) in some.iter().zip(futures_util::future::join_all(reads).await) {
                 // What cannot be read now is looked at by who needs it.
                 if let Err(Unread::Record(error)) = read {
-                    eprintln!("celld: {}: {error}", node_key(node));
+                    eprintln!("celld: {}: {error}", node.lease_key());
                 }
             }
         }
@@ -172,7 +171,7 @@ impl Members {
 
     async fn read(&self, bucket: &Bucket, node: &NodeId) -> Result<(), Unread> {
         let begun = now();
-        let object = bucket.get(&node_key(node)).await.map_err(Unread::Store)?;
+        let object = bucket.get(&node.lease_key()).await.map_err(Unread::Store)?;
         let record = object.map(|object| Ok((Record::parse(&object.body)?, object.etag)));
         let record = record.transpose().map_err(Unread::Record)?;
         // The clock of the store is not asked: the wait is the same on every store.
