@@ -1,5 +1,7 @@
 //! Deployments on a bucket that is a directory: written, read back, damaged, raced.
 
+use celld_s3::Bucket;
+
 use super::*;
 
 fn manifest(version: &str, modules: &[(&str, &[u8])]) -> Manifest {
@@ -48,6 +50,14 @@ fn on_bucket<F: Future<Output = ()>>(test: impl FnOnce(Bucket) -> F) {
         move_current(&bucket, None, "v1").await.expect("moved");
         test(bucket).await;
     });
+}
+
+/// The version that is served, with all its modules.
+async fn load_current(bucket: &Bucket) -> Result<Option<Deployment>, DeployError> {
+    match read_current(bucket).await? {
+        Some((current, _)) => load(bucket, &current.version).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 /// What the current deployment's error says.
