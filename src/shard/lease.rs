@@ -25,7 +25,7 @@ pub(crate) enum Ended {
 }
 
 /// What concerns the lease besides the bucket.
-pub(crate) struct Order {
+pub(crate) struct Wiring {
     /// Where peers reach the node.
     pub address: Option<String>,
     /// Told once, when the lease is there.
@@ -40,9 +40,9 @@ pub(crate) async fn keep(
     facts: Arc<NodeFacts>,
     authority: Arc<Authority>,
     status: Arc<Status>,
-    order: Order,
+    wiring: Wiring,
 ) -> Ended {
-    let Order { address, held, retire } = order;
+    let Wiring { address, held, retire } = wiring;
     let mut keeper = Keeper {
         bucket,
         lease: Lease::new(facts.ttl),

@@ -8,69 +8,51 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use celld_core::fleet::FleetRecord;
 use celld_core::lease::{Loss, Record};
 use celld_core::node::{DiskId, SessionId};
 use celld_core::ownership::Owner;
 use celld_core::time::{Micros, Mono};
-use celld_core::wake::{Entry, Verdict};
+use celld_core::wake::Verdict;
 use celld_rt as rt;
 use celld_rt::{Placement, Signals, Stop};
 use celld_s3::{Bucket, Lane};
-use celld_v8host::Script;
-use futures_util::{SinkExt as _, StreamExt as _};
+use futures_util::SinkExt as _;
 
-use crate::deployment::{self, Deployment};
 use crate::drain::{Board, end_long_turns};
+use crate::fleet;
 use crate::fleet::members::Members;
-use crate::fleet::{self, Fleet, Place, answer};
 use crate::identity::Identity;
-use crate::ingress;
 use crate::lease;
 use crate::reach::{self, check_address, internal_address};
-use crate::router::{self, Message, Router};
 use crate::scratch;
-use crate::shard::{Authority, NodeFacts, Shard, now, random};
+use crate::shard::{Authority, NodeFacts, now, random};
 use crate::status::Status;
-use crate::trial;
 
+mod adopting;
 mod error;
 mod options;
+mod shards;
 
 pub use crate::status::Capacity;
 pub use error::NodeError;
 pub use options::{Exit, FleetOptions, NodeOptions, Ready};
+pub use shards::online_cores;
 
-/// Messages that fit between two shards before senders wait.
-const MESH_CAPACITY: usize = 1_024;
-/// Orders to one shard: a few in its life.
-const ORDERS_MAX: usize = 16;
+use adopting::Seen;
+use shards::{Order, Orders, start_shards};
+
 /// Between two looks at a lease that may be over.
 const COMPANY_PAUSE: Duration = Duration::from_millis(200);
 /// For the last write of the lease; without it the others wait for the lease to end.
 const RETIRE_LIMIT: Duration = Duration::from_secs(2);
 
-/// What the io executor tells a shard.
-enum Order {
-    Adopt(Arc<Script>, rt::oneshot::Sender<Result<(), String>>),
-    Listen(SocketAddr, rt::oneshot::Sender<std::io::Result<()>>),
-    /// A cell of the shard has an entry of the wake index that is due.
-    Visit(Entry, rt::oneshot::Sender<Verdict>),
-    /// Reach the other nodes, and let them reach this one.
-    Join(Arc<FleetRecord>, Option<SocketAddr>, rt::oneshot::Sender<Result<(), NodeError>>),
-    /// Hand the cells over, and say on the board when nothing is left.
-    Drain(Arc<Board>),
-    /// Close what is still open.
-    Close(rt::oneshot::Sender<()>),
-}
-
 /// Runs a node until it is told to stop or must fence itself.
 ///
 /// # Errors
-/// It could not start; nothing was written but probes.
+/// It could not start: an address, the state directory, the bucket, the fleet or the deployment
+/// cannot be used.
 pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
     rt::preflight()?;
     let _lock = lock_state(&options.state)?;
@@ -135,121 +117,6 @@ struct Common {
     bucket: Bucket,
 }
 
-type Orders = Vec<rt::mpsc::Sender<Order>>;
-type Threads = Vec<JoinHandle<Option<()>>>;
-
-fn start_shards(common: &Common) -> Result<(Orders, Threads), NodeError> {
-    let mut orders = Vec::new();
-    let mut threads = Vec::new();
-    let cores = online_cores();
-    let mesh = rt::mesh::<Box<Message>>(common.facts.shards, MESH_CAPACITY);
-    for (index, end) in mesh.into_iter().enumerate() {
-        let (sender, receiver) = rt::mpsc::channel(ORDERS_MAX);
-        orders.push(sender);
-        let common = common.clone();
-        let core = cores[index % cores.len()];
-        let make = move || run_shard(index, common, end, receiver);
-        let name = format!("shard-{index}");
-        threads.push(rt::spawn_thread(&name, Placement::Core(core), Duration::ZERO, make)?);
-    }
-    Ok((orders, threads))
-}
-
-/// The cores that this process may use: a container may have fewer than the machine.
-pub fn online_cores() -> Vec<usize> {
-    // SAFETY: `cpu_set_t` is plain bits, and the call writes only the set that it is given.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
-        set
-    };
-    // SAFETY: the index is below the size of the set.
-    let allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
-    let cores: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(allowed).collect();
-    if cores.is_empty() { vec![0] } else { cores }
-}
-
-async fn run_shard(
-    index: usize,
-    common: Common,
-    end: rt::Mesh<Box<Message>>,
-    mut orders: rt::mpsc::Receiver<Order>,
-) {
-    let (senders, receivers) = end.join().await;
-    let Common { facts, authority, status, members, bucket } = common;
-    let router = Router::new(senders);
-    let shard = Shard::new(index, facts, bucket, authority, status, router, members);
-    for (other, receiver) in receivers.into_iter().enumerate() {
-        if let Some(receiver) = receiver {
-            rt::spawn(router::receive(shard.clone(), other, receiver));
-        }
-    }
-    rt::spawn(shard.clone().tick());
-    let bucket = shard.bucket.clone();
-    rt::spawn(async move { warm(&bucket).await });
-    while let Some(order) = orders.next().await {
-        match order {
-            Order::Adopt(script, done) => {
-                let adopted = shard.adopt(&script).map_err(|error| error.to_string());
-                let _gone = done.send(adopted);
-            }
-            Order::Listen(address, done) => {
-                let opened = rt::net::listen(address).map(|listener| {
-                    rt::spawn(ingress::serve(shard.clone(), listener));
-                });
-                let _gone = done.send(opened);
-            }
-            Order::Visit(entry, done) => {
-                let shard = shard.clone();
-                rt::spawn(async move {
-                    let _gone = done.send(shard.visit(entry).await);
-                });
-            }
-            Order::Join(record, listen, done) => {
-                let _gone = done.send(join_fleet(&shard, &record, listen));
-            }
-            // Others may need what goes through here until all are through: the orders end then.
-            Order::Drain(board) => shard.drain(board),
-            Order::Close(done) => {
-                let shard = shard.clone();
-                rt::spawn(async move {
-                    shard.close().await;
-                    let _gone = done.send(());
-                });
-            }
-        }
-    }
-}
-
-/// Makes the shard a part of the fleet.
-fn join_fleet(
-    shard: &Rc<Shard>,
-    record: &FleetRecord,
-    listen: Option<SocketAddr>,
-) -> Result<(), NodeError> {
-    let place = Place { shard: shard.index, shards: shard.facts.shards };
-    let fleet = Fleet::new(record, &shard.facts.me, place, shard.members.clone())
-        .map_err(|error| NodeError::Fleet(error.to_string()))?;
-    let server = fleet.server.clone();
-    let is_first = shard.fleet.set(fleet).is_ok();
-    assert!(is_first, "a node joins its fleet once");
-    let index = u16::try_from(shard.index).expect("a machine has fewer cores");
-    let way = Rc::downgrade(shard);
-    server.place(index, move |to, passed| match way.upgrade() {
-        Some(shard) => router::pass_peer(&shard, to, passed),
-        None => Some(passed),
-    });
-    if let Some(address) = listen {
-        let listener =
-            rt::net::listen(address).map_err(|error| NodeError::Listen(address, error))?;
-        let shard = shard.clone();
-        rt::spawn(async move {
-            server.serve(listener, move |call| answer::answer(shard.clone(), call)).await;
-        });
-    }
-    Ok(())
-}
-
 /// What the io executor runs.
 struct Node {
     common: Common,
@@ -261,15 +128,6 @@ struct Node {
     options: NodeOptions,
     /// When the drain has begun.
     stopped_at: Option<Mono>,
-}
-
-/// What the last look at the deployment has found.
-#[derive(Default)]
-struct Seen {
-    /// The version that was adopted or refused.
-    version: Option<String>,
-    /// Why none was adopted.
-    refusal: Option<String>,
 }
 
 impl Node {
@@ -298,7 +156,7 @@ impl Node {
             self.common.facts.clone(),
             self.common.authority.clone(),
             self.common.status.clone(),
-            lease::Order { address, held, retire: is_retired },
+            lease::Wiring { address, held, retire: is_retired },
         ));
         let fenced = async {
             match lease.join().await {
@@ -445,83 +303,6 @@ impl Node {
     async fn order(&self, shard: usize, order: Order) {
         // A shard that is gone has ended the process, or is about to.
         let _gone = self.orders[shard].clone().send(order).await;
-    }
-
-    /// As [`Self::look_for_deployment`]. `None`: the node is to stop, and does not wait for a bucket
-    /// that may be away.
-    async fn look_unless_stopped(&mut self, seen: &mut Seen) -> Option<Result<String, String>> {
-        let signals = self.signals.clone();
-        let stopped = async {
-            signals.wait(Stop::Drain).await;
-            None
-        };
-        let found = async { Some(self.look_for_deployment(seen).await) };
-        futures_lite::future::or(found, stopped).await
-    }
-
-    /// Adopts the current deployment if it is another one than `seen`. Returns the version that it
-    /// found serving or made serve, or why there is none; what is news goes to the log as well.
-    async fn look_for_deployment(&mut self, seen: &mut Seen) -> Result<String, String> {
-        let found = self.adopt_current(seen).await;
-        if let Err(why) = &found
-            && seen.refusal.as_ref() != Some(why)
-        {
-            eprintln!("celld: {why}");
-        }
-        seen.refusal = found.as_ref().err().cloned();
-        found
-    }
-
-    async fn adopt_current(&mut self, seen: &mut Seen) -> Result<String, String> {
-        let bucket = self.common.bucket.clone();
-        let version = match deployment::read_current(&bucket).await {
-            Ok(Some((current, _))) => current.version,
-            Ok(None) => {
-                let why = "nothing is deployed yet".to_owned();
-                // No news: whoever starts a node before the first deployment knows.
-                seen.refusal = Some(why.clone());
-                return Err(why);
-            }
-            Err(error) => {
-                self.common.status.rejects(None, &error.to_string());
-                return Err(format!("the deployment cannot be read: {error}"));
-            }
-        };
-        self.common.status.reads_current();
-        if seen.version.as_ref() == Some(&version) {
-            let refused = || seen.refusal.clone().unwrap_or_else(|| "it was refused".to_owned());
-            return self.common.status.version().ok_or_else(refused);
-        }
-        let rejected = match deployment::load(&bucket, &version).await {
-            Ok(loaded) => {
-                seen.version = Some(version.clone());
-                let name = loaded.manifest.name.clone();
-                match self.adopt(loaded).await {
-                    Ok(()) => {
-                        self.common.status.serves(&version);
-                        eprintln!("celld: serving version {version} of {name}");
-                        return Ok(version);
-                    }
-                    Err(error) => (error.clone(), format!("is not adopted: {error}")),
-                }
-            }
-            // Not remembered: what is missing may come.
-            Err(error) => (error.to_string(), format!("cannot be loaded: {error}")),
-        };
-        let (error, what) = rejected;
-        self.common.status.rejects(Some(&version), &error);
-        Err(format!("version {version} {what}"))
-    }
-
-    /// Every shard runs the same code: what the first accepts, the others accept too.
-    async fn adopt(&mut self, deployment: Deployment) -> Result<(), String> {
-        let script = Arc::new(trial::script_of(deployment));
-        for shard in 0..self.orders.len() {
-            let (done, adopted) = rt::oneshot::channel();
-            self.order(shard, Order::Adopt(script.clone(), done)).await;
-            adopted.await.unwrap_or_else(|_| Err("the shard has ended".into()))?;
-        }
-        Ok(())
     }
 
     /// Of the drain.
