@@ -20,8 +20,8 @@ use futures_util::stream::LocalBoxStream;
 use http::{HeaderMap, Method};
 use rustc_hash::FxHashMap;
 
-use crate::body::{Answered, Asked, Flow, Outcome, failure};
-use crate::cell::{Via, Wanted};
+use crate::body::{Answered, Asked, Flow, Outcome};
+use crate::cell::{Via, Wanted, overloaded};
 use crate::coding::Coding;
 use crate::fleet::answer;
 use crate::follow::Moving;
@@ -195,8 +195,7 @@ pub(crate) fn send_fetch(shard: &Rc<Shard>, other: usize, target: Target, wanted
     let Wanted { asked, reply, via, attempt, .. } = wanted;
     let router = &shard.router;
     if router.is_full(other) {
-        let text = "Durable Object is overloaded. Too many requests queued.";
-        return reply.send(Err(Failure { overloaded: true, ..failure("Error", text) }));
+        return reply.send(Err(overloaded()));
     }
     let call = router.next_call.get();
     router.next_call.set(call + 1);
