@@ -18,20 +18,20 @@ use rustc_hash::FxHashMap;
 use crate::body::{Answered, Asked, Flow, Outcome, failure};
 use crate::cell::Cell;
 use crate::coding::recode;
-use crate::deadline::Deadline;
-use crate::drain::Entered;
 use crate::fleet::direct::Direct;
 use crate::follow::Course;
 use crate::pulled::Sink;
 use crate::shard::Shard;
 use crate::websocket::handshake;
 
+mod events;
 mod hung;
 mod perform;
 mod reply;
 mod sockets;
 mod streams;
 
+use events::Event;
 pub(crate) use perform::while_wanted;
 pub(crate) use reply::Reply;
 use sockets::Near;
@@ -92,32 +92,6 @@ struct Table {
     cells: FxHashMap<CellSlot, Rc<Cell>>,
     /// The event in which a cell's constructor runs; it is over when that is.
     opening: FxHashMap<CellSlot, EventId>,
-}
-
-/// One event that JavaScript works on.
-struct Event {
-    cell: Option<Rc<Cell>>,
-    /// Of the Worker: the node does not leave before it is over, unless nobody waits for it.
-    entered: Option<Entered>,
-    reply: Option<Reply>,
-    is_answered: bool,
-    /// JavaScript has said that nothing of it is left.
-    done: bool,
-    /// Streams of it that somebody still reads.
-    sinks: u32,
-    timers: Vec<TimerId>,
-    sources: Vec<StreamId>,
-    sockets: Vec<SocketId>,
-    /// The request asked for a WebSocket.
-    wants_socket: bool,
-    /// Where the connection goes that it came on.
-    course: Option<Rc<Course>>,
-    /// Nothing is under way for it.
-    silence: Option<hung::Silence>,
-    /// Dropped with the event.
-    over: Option<rt::oneshot::Sender<()>>,
-    /// Of an event that is bounded; dropped with it.
-    deadline: Option<Deadline>,
 }
 
 /// A stream that JavaScript reads.
@@ -282,35 +256,6 @@ impl Host {
         self.deliver(Input::CloseCell { cell: slot });
         for reply in replies {
             reply.send(Err(why.clone()));
-        }
-    }
-
-    /// The event whose answer is for who `is_asker` knows.
-    pub fn event_of(&self, is_asker: impl Fn(&Reply) -> bool) -> Option<EventId> {
-        let table = self.table.borrow();
-        let mut events = table.events.iter();
-        events.find(|(_, event)| event.reply.as_ref().is_some_and(&is_asker)).map(|(id, _)| *id)
-    }
-
-    /// The client of an event has gone away.
-    pub fn disconnected(self: &Rc<Self>, event: EventId) {
-        let entered = match self.table.borrow_mut().events.get_mut(&event) {
-            Some(event) => event.entered.take(),
-            None => return,
-        };
-        drop(entered);
-        self.deliver(Input::Disconnected { event });
-    }
-
-    /// Ends all events of the Worker.
-    pub fn cut_off(self: &Rc<Self>, why: &Failure) {
-        let events: Vec<EventId> = {
-            let table = self.table.borrow();
-            let of_worker = table.events.iter().filter(|(_, event)| event.cell.is_none());
-            of_worker.map(|(id, _)| *id).collect()
-        };
-        for event in events {
-            self.fail_event(event, why);
         }
     }
 
@@ -501,102 +446,6 @@ impl Host {
         let events: Vec<_> = self.table.borrow().events.keys().copied().collect();
         for event in events {
             self.fail_event(event, why);
-        }
-    }
-
-    fn fail_event(self: &Rc<Self>, id: EventId, why: &Failure) {
-        let reply = {
-            let mut table = self.table.borrow_mut();
-            let Some(event) = table.events.get_mut(&id) else { return };
-            let reply = event.reply.take();
-            // Who reads a stream of it learns that there is no more.
-            table.sinks.retain(|_, (sink, of)| {
-                if *of == id {
-                    sink.borrow_mut().push(Err(why.clone()));
-                }
-                *of != id
-            });
-            reply
-        };
-        if let Some(reply) = reply {
-            reply.send(Err(why.clone()));
-        }
-        self.finish(id);
-    }
-
-    fn open_event(&self, cell: Option<Rc<Cell>>, reply: Reply) -> EventId {
-        let id = EventId(self.next_event.get());
-        self.next_event.set(id.0 + 1);
-        let reply = match reply {
-            Reply::Nobody => None,
-            Reply::Task(_) | Reply::Call(..) | Reply::Shard(..) | Reply::Node(..) => Some(reply),
-        };
-        let entered = match (&cell, self.shard.upgrade()) {
-            (None, Some(shard)) => Some(Entered::new(&shard)),
-            (Some(_), _) | (None, None) => None,
-        };
-        let event = Event {
-            cell,
-            entered,
-            reply,
-            is_answered: false,
-            done: false,
-            sinks: 0,
-            timers: Vec::new(),
-            sources: Vec::new(),
-            sockets: Vec::new(),
-            wants_socket: false,
-            course: None,
-            silence: None,
-            over: None,
-            deadline: None,
-        };
-        self.table.borrow_mut().events.insert(id, event);
-        id
-    }
-
-    /// Forgets an event of which nothing is left.
-    fn finish(self: &Rc<Self>, id: EventId) {
-        // Dropped after the borrow: their writers are told, and they may be of this realm.
-        let mut unread = Vec::new();
-        let event = {
-            let mut table = self.table.borrow_mut();
-            let Some(event) = table.events.remove(&id) else { return };
-            // What a cell started belongs to the cell and outlives the event, as on Cloudflare.
-            if event.cell.is_none() {
-                for timer in &event.timers {
-                    table.timers.remove(timer);
-                }
-                for source in &event.sources {
-                    unread.extend(table.sources.remove(source));
-                }
-            }
-            event
-        };
-        drop(unread);
-        self.drop_sockets(&event.sockets);
-        if let Some(cell) = event.cell {
-            cell.event_finished();
-        }
-    }
-
-    /// JavaScript is through with an event; streams of it may still be read.
-    fn done(self: &Rc<Self>, id: EventId) {
-        if let Some(event) = self.table.borrow_mut().events.get_mut(&id) {
-            event.done = true;
-        }
-        self.finish_if_idle(id);
-    }
-
-    fn finish_if_idle(self: &Rc<Self>, id: EventId) {
-        let over = self
-            .table
-            .borrow()
-            .events
-            .get(&id)
-            .is_some_and(|e| e.done && e.sinks == 0 && e.reply.is_none());
-        if over {
-            self.finish(id);
         }
     }
 }
