@@ -227,8 +227,6 @@ impl Cell {
         }
         let database = Rc::new(database);
         let proven = store.txid();
-        // The gate shows nothing before the cover does.
-        let shown = Txid::new(proven.get().saturating_sub(1));
         let patience = shard.facts.patience;
         let due = alarm.map(|alarm| alarm.due);
         let cover = Cover::new(self.id.clone(), record.epoch, proven, due, patience);
@@ -243,7 +241,8 @@ impl Cell {
             record,
             etag,
             token,
-            gate: Gate::new(shown),
+            // Until the cover begins: what was restored shows an alarm, too.
+            gate: Gate::closed(proven),
             proof: Proof::new(proven, patience),
             cover,
             alarm: Alarm::default(),
