@@ -245,14 +245,5 @@ impl Stream for SocketBody {
 
 /// A failure of ours, as JavaScript will see it.
 pub(crate) fn failure(name: &str, message: impl Into<String>) -> Failure {
-    Failure {
-        name: name.into(),
-        message: message.into(),
-        stack: String::new(),
-        remote: false,
-        retryable: false,
-        overloaded: false,
-        durable_object_reset: false,
-        thrown: Bytes::new(),
-    }
+    Failure::new(name, message)
 }
