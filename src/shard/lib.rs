@@ -1,7 +1,7 @@
 //! One core of the machine: the loop that feeds the decisions of `core` and performs their effects.
 //!
-//! The way of a request: [`ingress`] (HTTP) → [`host`] (turns of JavaScript) → [`shard`] and
-//! [`router`] (which shard owns the cell) → [`cell`] (input gate, activation, output gate, proof) →
+//! The way of a request: [`ingress`] (HTTP) → [`host`] (turns of JavaScript) → [`calls`] (which shard
+//! owns the cell) and [`router`] (the hop there) → [`cell`] (input gate, activation, output gate, proof) →
 //! [`storage`] (pages and LTX) → the bucket. [`node`] starts and stops it all.
 #![deny(missing_docs)]
 
@@ -9,6 +9,7 @@ mod activation;
 mod address;
 mod body;
 mod busy;
+mod calls;
 mod cell;
 mod client;
 mod coding;

@@ -1,7 +1,7 @@
 //! One shard among the nodes of its fleet: the links to the others, and the routes to their cells.
 //!
-//! The way of a request for a cell of another node: `shard` (is the cell here, or its route known?)
-//! → `cell`, `activation` (who owns it?) → [`forward`] → `peer/link` → there [`answer`] → `shard` →
+//! The way of a request for a cell of another node: `calls` (is the cell here, or its route known?)
+//! → `cell`, `activation` (who owns it?) → [`forward`] → `peer/link` → there [`answer`] → `calls` →
 //! `cell`. A request is forwarded once: who gets one that is not its own refuses it. Which shards
 //! speak to which is in [`lanes`].
 
