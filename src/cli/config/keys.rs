@@ -163,7 +163,7 @@ pub(crate) const KEYS: &[(&str, Level, Meaning)] = {
             "assets",
             Inherited,
             one(
-                "static assets",
+                "folder of static assets",
                 &[
                     "binding",
                     "directory",

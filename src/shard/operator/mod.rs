@@ -162,7 +162,7 @@ async fn perform(shard: &Rc<Shard>, request: OperatorRequest) -> Result<Bytes, R
 }
 
 async fn obey(shard: &Rc<Shard>, cell: CellId, order: Order) -> Result<Bytes, Refused> {
-    eprintln!("celld: an operator wants of the cell {cell}: {order:?}");
+    eprintln!("celld: cell {cell}: ordered by an operator: {order:?}");
     let asked = ShardAsk::Order { cell: cell.clone(), known_as: None, order };
     self::order(shard, &cell, asked).await.map(Done::line)
 }
