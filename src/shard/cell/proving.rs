@@ -30,6 +30,13 @@ impl Cell {
             live.database.end_turn().map(|_| {
                 let alarm = live.database.take_alarm_change();
                 if let Some(txid) = live.store.commit_boundary() {
+                    if let Some(error) = live.store.take_spill_error() {
+                        eprintln!(
+                            "celld: cell {}: its database stays in memory, as it cannot be moved \
+                             into a file of the state directory: {error}",
+                            self.id
+                        );
+                    }
                     if let Some(alarm) = alarm {
                         let due = alarm.map(|alarm| Wall::from_millis(alarm.due_ms));
                         let event = cover::Event::Changed(txid, due);

@@ -95,6 +95,8 @@ pub struct CellStore {
     /// The last commit; the image's own position is that of the last file.
     txid: Txid,
     spill_error: Option<io::Error>,
+    /// One was told: the others would say the same.
+    has_failed_to_spill: bool,
 }
 
 /// Memory of all databases of this thread: pages that are not in files, and SQLite.
@@ -146,7 +148,7 @@ impl CellStore {
              PRAGMA cache_spill=OFF; PRAGMA temp_store=MEMORY; PRAGMA cache_size={CACHE_PAGES};
              PRAGMA mmap_size=0x7fff0000; PRAGMA max_page_count={DATABASE_PAGES_MAX};"
         ))?;
-        Ok((Self { shared, txid, spill_error: None }, connection))
+        Ok((Self { shared, txid, spill_error: None, has_failed_to_spill: false }, connection))
     }
 
     /// To be called after each turn, when no transaction is open: gives what was committed since
@@ -156,7 +158,9 @@ impl CellStore {
         if !std::mem::take(&mut state.committed) {
             return None;
         }
-        if let Err(error) = state.image.settle() {
+        if let Err(error) = state.image.settle()
+            && !std::mem::replace(&mut self.has_failed_to_spill, true)
+        {
             self.spill_error = Some(error);
         }
         self.txid = self.txid.next();
@@ -240,7 +244,7 @@ impl CellStore {
         self.shared.borrow().image.is_in_file()
     }
 
-    /// Why the database could not move into a file, if it was to. It stays in memory.
+    /// Why the database could not move into a file, if it was to. It stays in memory. Told once.
     pub fn take_spill_error(&mut self) -> Option<io::Error> {
         self.spill_error.take()
     }

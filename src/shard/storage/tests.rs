@@ -353,6 +353,9 @@ fn without_a_place_for_files_the_database_stays_in_memory() {
     assert!(store.take_spill_error().is_some());
     assert!(!store.is_in_file());
     store.encode_pending(NOW, &mut vec![]).expect("a file");
+    db.execute_batch("INSERT INTO t VALUES (1)").expect("SQL");
+    assert_eq!(store.commit_boundary(), Some(Txid::new(2)));
+    assert!(store.take_spill_error().is_none(), "it was told before");
 }
 
 #[test]
