@@ -81,6 +81,7 @@ pub(crate) struct NodeFacts {
     pub me: Owner,
     pub shards: usize,
     pub state: std::path::PathBuf,
+    /// For how long commits may wait without progress of their proof, or of the entry of an alarm.
     pub patience: Micros,
     /// What a drain may take.
     pub drain_limit: Duration,

@@ -182,7 +182,7 @@ async fn attempt(
         // Better here than nowhere.
         Destination::Placed(_) => wanted.is_taken_here = true,
     }
-    match after_failure(error, wanted.attempt, patience(shard), now()) {
+    match after_failure(error, wanted.attempt, search_limit(shard), now()) {
         Next::Retry(at) => {
             let wait = at.since(now());
             if wait > Micros::ZERO {
@@ -198,7 +198,7 @@ async fn attempt(
 }
 
 /// For how long a request looks for an owner: a takeover, and a little more.
-fn patience(shard: &Shard) -> Micros {
+fn search_limit(shard: &Shard) -> Micros {
     let ttl = shard.facts.ttl;
     ttl + ttl + Micros::from_secs(5)
 }

@@ -20,7 +20,7 @@ pub(crate) enum Reply {
     Shard(Weak<Shard>, usize, u64),
     /// Another node, which wants to know whether the request has run. The number is the shard's.
     Node(u64, rt::oneshot::Sender<Result<Outcome, Refusal>>),
-    /// Nobody: the opening of a cell.
+    /// Nobody: the opening of a cell, its alarm, a message on its WebSocket.
     Nobody,
 }
 
