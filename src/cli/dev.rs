@@ -3,6 +3,7 @@
 //! Invariant: the bucket gets only builds that succeeded, so a slip of the keyboard leaves the old
 //! code serving. Before there is old code nothing is served, and that is said.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,7 +38,9 @@ pub(crate) fn run(
     let mut watched = Watched::default();
     let built = match source.build(&mut watched) {
         Err(CommandError::Bundle(error)) if !typed.no_watch && is_of_the_code(&error) => {
-            eprintln!("celld: nothing is served yet, as the project cannot be built:\n{error}");
+            celld_rt::log!(
+                "celld: nothing is served yet, as the project cannot be built:\n{error}"
+            );
             first_that_builds(&source, &mut watched)
         }
         built => built?,
@@ -75,7 +78,7 @@ pub(crate) fn run(
         ready: Box::new(move |address, serves| match serves {
             Ok(_) => announce(address, &bindings.lock().unwrap_or_else(PoisonError::into_inner)),
             // Why stands in the line before.
-            Err(_) => eprintln!("celld: nothing is served yet; waiting for a change"),
+            Err(_) => celld_rt::log!("celld: nothing is served yet; waiting for a change"),
         }),
     })
 }
@@ -134,7 +137,7 @@ fn first_that_builds(source: &Source, watched: &mut Watched) -> Built {
         watched.wait_for_change();
         match source.build(watched) {
             Ok(built) => return built,
-            Err(error) => eprintln!("celld: nothing is served yet:\n{error}"),
+            Err(error) => celld_rt::log!("celld: nothing is served yet:\n{error}"),
         }
     }
 }
@@ -149,10 +152,10 @@ fn rebuild(source: &Source, bucket: &Bucket, mut watched: Watched, bindings: &Mu
         });
         match result {
             Ok(published) if published.is_unchanged => {
-                eprintln!("celld: built again: nothing changed");
+                celld_rt::log!("celld: built again: nothing changed");
             }
-            Ok(published) => eprintln!("celld: built again: version {}", published.version),
-            Err(error) => eprintln!(
+            Ok(published) => celld_rt::log!("celld: built again: version {}", published.version),
+            Err(error) => celld_rt::log!(
                 "celld: what was served is served on, as the new code cannot be built:\n{error}"
             ),
         }
@@ -202,10 +205,9 @@ fn announce(address: SocketAddr, lines: &[String]) {
     } else {
         address
     };
-    println!("http://{host}");
-    for line in lines {
-        println!("  {line}");
-    }
+    let text: String = lines.iter().map(|line| format!("  {line}\n")).collect();
+    // Who closes the pipe early has seen enough.
+    let _gone = std::io::stdout().write_all(format!("http://{host}\n{text}").as_bytes());
 }
 
 #[cfg(test)]

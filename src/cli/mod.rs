@@ -83,12 +83,13 @@ impl CommandError {
 
 /// Runs the program with the arguments after its name.
 pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
+    std::panic::set_hook(Box::new(tell_panic));
     let mut words = Vec::new();
     for arg in args {
         match arg.into_string() {
             Ok(word) => words.push(word),
             Err(word) => {
-                eprintln!("celld: the argument {word:?} is not UTF-8");
+                celld_rt::log!("celld: the argument {word:?} is not UTF-8");
                 return REFUSED.into();
             }
         }
@@ -101,17 +102,24 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(Stop::Usage(text)) => {
-            eprintln!("celld: {text}");
+            celld_rt::log!("celld: {text}");
             return REFUSED.into();
         }
     };
     match run(command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("celld: {error}");
+            celld_rt::log!("celld: {error}");
             error.exit_code().into()
         }
     }
+}
+
+/// One line instead of Rust's own, which may wait for ever for who reads stderr.
+fn tell_panic(panic: &std::panic::PanicHookInfo<'_>) {
+    let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+    let text = panic.payload_as_str().unwrap_or("no message");
+    celld_rt::log!("celld: internal error{place}: {text}");
 }
 
 fn run(command: Command) -> Result<ExitCode, CommandError> {
@@ -130,6 +138,6 @@ fn run(command: Command) -> Result<ExitCode, CommandError> {
 /// Tells a person what is worth knowing and stops nothing.
 fn notes(notes: &[String]) {
     for note in notes {
-        eprintln!("celld: note: {note}");
+        celld_rt::log!("celld: note: {note}");
     }
 }

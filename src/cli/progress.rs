@@ -17,7 +17,7 @@ impl Progress {
 
     /// What begins now.
     pub(crate) fn says(&self, what: &str) {
-        eprintln!("celld: {what}");
+        celld_rt::log!("celld: {what}");
     }
 
     /// A bar of `total` steps, which whoever moves it takes away at the end. Elsewhere than on a
@@ -36,7 +36,7 @@ impl Progress {
     /// A line for each step, where there are no bars.
     pub(crate) fn line(&self, text: &str) {
         if !self.has_bars {
-            eprintln!("celld: {text}");
+            celld_rt::log!("celld: {text}");
         }
     }
 }

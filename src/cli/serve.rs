@@ -73,7 +73,9 @@ pub(crate) fn node(settings: NodeSettings) -> Result<ExitCode, CommandError> {
                 Ok(version) => format!("version {version}"),
                 Err(why) => format!("serves nothing: {}", why.lines().next().unwrap_or_default()),
             };
-            eprintln!("celld: node {name} listens on http://{address}, bucket {place}, {serves}");
+            celld_rt::log!(
+                "celld: node {name} listens on http://{address}, bucket {place}, {serves}"
+            );
         }
     };
     run(Serving {
@@ -137,16 +139,18 @@ pub(crate) fn run(serving: Serving) -> Result<ExitCode, CommandError> {
         // At once: what is left may wait for ever.
         Exit::OutOfTime => std::process::exit(0),
         Exit::Hurried => {
-            eprintln!("celld: stopped before everything was handed over");
+            celld_rt::log!("celld: stopped before everything was handed over");
             std::process::exit(i32::from(super::FAILED));
         }
         Exit::Fenced(Loss::Occupied) => {
-            eprintln!("celld: {}", Loss::Occupied);
+            celld_rt::log!("celld: {}", Loss::Occupied);
             std::process::exit(i32::from(super::FAILED));
         }
         Exit::Fenced(loss) => {
             let word = loss.word();
-            eprintln!("SELF-FENCE: {word}: {loss}; it may not own cells any more, start it again");
+            celld_rt::log!(
+                "SELF-FENCE: {word}: {loss}; it may not own cells any more, start it again"
+            );
             // At once: shards may be in the middle of turns, and nothing may be written any more.
             std::process::exit(i32::from(super::FENCED));
         }

@@ -11,6 +11,8 @@
 //! big-endian, as in LTX.
 
 #![deny(missing_docs)]
+// It panics when stderr is gone: `log!` does not.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod body;
 mod connection;

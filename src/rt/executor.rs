@@ -71,7 +71,7 @@ where
                 })))
             }
             Err(error) => {
-                eprintln!("celld: cannot start an executor: {}", ring_advice(&error));
+                crate::log!("celld: cannot start an executor: {}", ring_advice(&error));
                 None
             }
         })

@@ -10,6 +10,8 @@
 //!
 //! Invariant: nothing here is `Send` unless it says so. A shard shares nothing.
 #![deny(missing_docs)]
+// It panics when stderr is gone: `log!` does not.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod blocking;
 mod clock;
@@ -24,6 +26,7 @@ pub mod net;
 mod preflight;
 mod shield;
 mod signal;
+mod stderr;
 mod system;
 mod task;
 mod time;
@@ -38,6 +41,8 @@ pub use memory::memory_limit;
 pub use mesh::{Mesh, MeshReceiver, MeshSender, mesh};
 pub use preflight::{PreflightError, preflight};
 pub use signal::{Signals, Stop};
+#[doc(hidden)]
+pub use stderr::write_line;
 pub use system::{Limit, Ring, System, inspect};
 pub use task::{Task, spawn, spawn_joined, yield_now};
 pub use time::{TimedOut, sleep, timeout};

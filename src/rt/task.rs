@@ -79,5 +79,5 @@ pub(crate) fn report_panic(panic: &Box<dyn Any + Send>) {
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned());
-    eprintln!("celld: internal error, one task ended: {text}");
+    crate::log!("celld: internal error, one task ended: {text}");
 }

@@ -8,6 +8,8 @@
 //! A store has a dialect, and each dialect is one module: `file` is a directory of this machine,
 //! `remote` are stores that speak HTTP. Deadlines and attempts belong to the caller.
 #![deny(missing_docs)]
+// It panics when stderr is gone: `log!` does not.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod error;
 mod file;

@@ -104,9 +104,10 @@ pub(crate) async fn activate(
                 match restore(&shard.bucket, id, record.base, record.epoch, place).await {
                     Ok(Restored { image, strays, files, superseded }) => {
                         for stray in strays {
-                            eprintln!(
+                            rt::log!(
                                 "celld: cell {id}: {} does not count: {:?}",
-                                stray.key, stray.reason
+                                stray.key,
+                                stray.reason
                             );
                         }
                         let txid = image.position().txid;
@@ -115,7 +116,7 @@ pub(crate) async fn activate(
                         Event::Restored(txid)
                     }
                     Err(error) => {
-                        eprintln!("celld: cell {id}: restore failed: {error}");
+                        rt::log!("celld: cell {id}: restore failed: {error}");
                         restore_error = Some(error.to_string());
                         Event::RestoreFailed
                     }
@@ -163,7 +164,7 @@ fn open(
     restored: Option<(Image, Compactor)>,
 ) -> Result<Activated, Failure> {
     let broken = |error: &dyn std::fmt::Display| {
-        eprintln!("celld: cell {id}: its database cannot be opened: {error}");
+        rt::log!("celld: cell {id}: its database cannot be opened: {error}");
         failure("Error", format!("the database of the Durable Object cannot be opened: {error}"))
     };
     let (opened, compactor) = match restored {
@@ -192,7 +193,7 @@ async fn read_owner(shard: &Rc<Shard>, id: &CellId) -> Event {
             Event::Owner(parsed.map(|record| Some((record, object.etag))))
         }
         Err(error) => {
-            eprintln!("celld: cell {id}: its owner cannot be read: {error}");
+            rt::log!("celld: cell {id}: its owner cannot be read: {error}");
             Event::ReadFailed
         }
     }
@@ -203,7 +204,7 @@ async fn read_lease(shard: &Rc<Shard>, owner: &Owner) -> Event {
         Judged::Lease(lease) => Event::Lease(Ok(lease)),
         Judged::Damaged(error) => Event::Lease(Err(error)),
         Judged::Unread(error) => {
-            eprintln!("celld: the lease of node {} cannot be read: {error}", owner.node);
+            rt::log!("celld: the lease of node {} cannot be read: {error}", owner.node);
             Event::ReadFailed
         }
     }
@@ -224,7 +225,7 @@ fn failed(id: &CellId, why: &claim::Failure, restore_error: Option<String>) -> F
         Some(error) => format!("the Durable Object {id} cannot be restored: {error}"),
         None => format!("the Durable Object {id} cannot be activated: {why}"),
     };
-    eprintln!("celld: {text}");
+    rt::log!("celld: {text}");
     let retryable = matches!(why, claim::Failure::Exhausted(_) | claim::Failure::Restore);
     Failure { retryable, ..failure("Error", text) }
 }

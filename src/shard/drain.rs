@@ -219,7 +219,7 @@ impl Shard {
                 let entered = self.leaving.entered.get();
                 let is_cell = |effect: &&Effect<u64>| matches!(effect, Effect::CutOff(_));
                 let cells = self.leaving.effects.borrow().iter().filter(is_cell).count();
-                eprintln!(
+                rt::log!(
                     "celld: shard {}: the time is over: {entered} requests and {cells} cells are \
                      cut off",
                     self.index

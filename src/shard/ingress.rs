@@ -234,7 +234,7 @@ fn tell_if_ours(served: hyper::Result<()>) {
     use std::error::Error as _;
     let Err(error) = served else { return };
     if let Some(BodyError(failure)) = error.source().and_then(|source| source.downcast_ref()) {
-        eprintln!("Uncaught {failure} (in the body of a response)");
+        rt::log!("Uncaught {failure} (in the body of a response)");
     }
 }
 
@@ -283,7 +283,7 @@ async fn respond(connection: &Connection, request: Request<Incoming>) -> Respons
     };
     if let Some(line) = line {
         let took = celld_core::time::Micros::from_micros(rt::mono_us() - started);
-        eprintln!("{line} {} ({took})", response.status().as_u16());
+        rt::log!("{line} {} ({took})", response.status().as_u16());
     }
     response
 }
@@ -343,7 +343,7 @@ fn failed(shard: &Rc<Shard>, error: &celld_v8host::Failure) -> Response<HttpBody
         StatusCode::SERVICE_UNAVAILABLE
     } else {
         // The client is told nothing of it, so this is the only place where it is seen.
-        eprintln!("Uncaught {error}");
+        rt::log!("Uncaught {error}");
         StatusCode::INTERNAL_SERVER_ERROR
     };
     let shown =

@@ -151,7 +151,7 @@ impl Keeper {
             let outcome = match written {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(error)) => {
-                    eprintln!("celld: the lease cannot be written: {error}");
+                    rt::log!("celld: the lease cannot be written: {error}");
                     CasOutcome::Unknown
                 }
                 Err(rt::TimedOut) => CasOutcome::Unknown,
@@ -178,13 +178,13 @@ impl Keeper {
                         object.etag,
                     )),
                     Err(error) => {
-                        eprintln!("celld: {key}: {error}");
+                        rt::log!("celld: {key}: {error}");
                         // Whoever wrote it, it is not ours, and nobody can act on it.
                         Event::Read(Seen::Theirs(object.etag, Standing::Over))
                     }
                 },
                 Ok(Err(error)) => {
-                    eprintln!("celld: the lease cannot be read: {error}");
+                    rt::log!("celld: the lease cannot be read: {error}");
                     Event::ReadFailed
                 }
                 Err(rt::TimedOut) => Event::ReadFailed,
@@ -206,7 +206,7 @@ fn see(facts: &NodeFacts, watch: &mut Watch, begun: Mono, record: Record, etag: 
     watch.saw(node, read);
     let standing = watch.standing(node, &facts.identity.ended).expect("it was read just now");
     if let (true, Standing::Until(_)) = (record.session != facts.me.session, standing) {
-        eprintln!("celld: waiting for the lease of another session of node {node} to end");
+        rt::log!("celld: waiting for the lease of another session of node {node} to end");
     }
     record.seen_by(&facts.me.session, etag, standing)
 }

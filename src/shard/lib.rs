@@ -4,6 +4,8 @@
 //! owns the cell) and [`router`] (the hop there) → [`cell`] (input gate, activation, output gate, proof) →
 //! [`storage`] (pages and LTX) → the bucket. [`node`] starts and stops it all.
 #![deny(missing_docs)]
+// It panics when stderr is gone: `log!` does not.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod activation;
 mod address;

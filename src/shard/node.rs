@@ -181,7 +181,7 @@ impl Node {
         match futures_lite::future::race(fenced, serving).await {
             // Who is told to stop while the bucket is away cannot do better.
             Ok(Exit::Fenced(Loss::Expired)) if self.stopped_at.is_some() => {
-                eprintln!("celld: the lease has ended meanwhile");
+                rt::log!("celld: the lease has ended meanwhile");
                 self.tell_what_is_left();
                 Ok(Exit::OutOfTime)
             }
@@ -210,7 +210,7 @@ impl Node {
             joined.await.unwrap_or_else(|_| ended())?;
         }
         if let Some((address, told)) = &self.internal {
-            eprintln!("celld: peers are served on {address}, and find it as {told}");
+            rt::log!("celld: peers are served on {address}, and find it as {told}");
         }
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Node {
             }
             if known.is_none() {
                 let node = &record.node;
-                eprintln!("celld: node {node} is elsewhere; waiting to see whether it lives");
+                rt::log!("celld: node {node} is elsewhere; waiting to see whether it lives");
             }
             known = Some(record);
             rt::sleep(COMPANY_PAUSE).await;
@@ -313,7 +313,7 @@ impl Node {
 
     async fn drain(&mut self) -> Exit {
         self.stopped_at = Some(now());
-        eprintln!("celld: stopping: requests finish, cells go back to the bucket");
+        rt::log!("celld: stopping: requests finish, cells go back to the bucket");
         self.common.status.drains();
         let signals = self.signals.clone();
         let impatient = async {
@@ -335,7 +335,7 @@ impl Node {
 
     fn tell_what_is_left(&self) {
         let cells = self.common.status.load().cells;
-        eprintln!("celld: {cells} cells are left; others take them when the lease is over");
+        rt::log!("celld: {cells} cells are left; others take them when the lease is over");
     }
 
     /// Until nothing is left on any shard, and nothing is open.

@@ -58,7 +58,7 @@ impl Io {
                 let event = match bucket.list(PREFIX, after.as_deref()).await {
                     Ok(page) => Event::Listed(page_of(page)),
                     Err(error) => {
-                        eprintln!("celld: the wake index cannot be listed: {error}");
+                        rt::log!("celld: the wake index cannot be listed: {error}");
                         Event::ListFailed
                     }
                 };

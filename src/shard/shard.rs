@@ -333,7 +333,7 @@ impl Shard {
             }
             Err(error) => {
                 // It loaded before; what remains is memory. The fullest realm must do.
-                eprintln!("celld: no further isolate: {error}");
+                rt::log!("celld: no further isolate: {error}");
                 self.current_host()
             }
         }
@@ -345,7 +345,7 @@ impl Shard {
         if self.current_host().is_none() {
             let opened = self.host_for_cell();
             if opened.is_none() {
-                eprintln!("celld: shard {}: no isolate is left", self.index);
+                rt::log!("celld: shard {}: no isolate is left", self.index);
             }
         }
     }

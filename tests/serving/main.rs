@@ -15,5 +15,6 @@ mod dev;
 mod fetch;
 mod follow;
 mod http;
+mod logs;
 mod reload;
 mod runtime;

@@ -59,17 +59,17 @@ pub(super) fn list(
     on_fleet(typed.bucket_args(), environment, async |fleet| {
         let more = match node {
             Some(node) => {
-                eprintln!("celld: cells in the memory of node {node}");
+                celld_rt::log!("celld: cells in the memory of node {node}");
                 list_node(fleet, &node, &mut wanted).await?
             }
             None if typed.resident => list_nodes(fleet, &mut wanted).await?,
             None => {
-                eprintln!("celld: cells in the bucket {}", fleet.bucket);
+                celld_rt::log!("celld: cells in the bucket {}", fleet.bucket);
                 list_bucket(fleet, &mut wanted).await?
             }
         };
         if let Some(last) = more {
-            eprintln!("celld: there are more: go on with --after {last}");
+            celld_rt::log!("celld: there are more: go on with --after {last}");
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -175,16 +175,16 @@ async fn list_nodes(
     let live = fleet.leases.seen.iter().filter(|seen| is_live(&seen.state));
     let nodes: Vec<_> = live.filter_map(|seen| Some(seen.record.as_ref()?.node.clone())).collect();
     let names: Vec<_> = nodes.iter().map(NodeId::as_str).collect();
-    eprintln!("celld: cells in the memory of the nodes {}", names.join(", "));
+    celld_rt::log!("celld: cells in the memory of the nodes {}", names.join(", "));
     let begin = wanted.after.clone();
     for node in nodes {
         wanted.after.clone_from(&begin);
         if wanted.left == 0 {
-            eprintln!("celld: the limit is reached: node {node} is not listed");
+            celld_rt::log!("celld: the limit is reached: node {node} is not listed");
             continue;
         }
         if let Some(last) = list_node(fleet, &node, wanted).await? {
-            eprintln!("celld: node {node} has more: go on with --node {node} --after {last}");
+            celld_rt::log!("celld: node {node} has more: go on with --node {node} --after {last}");
         }
     }
     Ok(None)
@@ -268,7 +268,9 @@ pub(super) fn show(
             match fleet.ask(node, &OperatorRequest::ShowCell(cell.clone()), ANSWER_LIMIT).await {
                 Ok(body) => memory = residents(node, &body)?.pop().map(|(_, resident)| resident),
                 // What the bucket says is of use without it.
-                Err(error) => eprintln!("celld: what its node has in memory is not known: {error}"),
+                Err(error) => {
+                    celld_rt::log!("celld: what its node has in memory is not known: {error}")
+                }
             }
         }
         if typed.json {

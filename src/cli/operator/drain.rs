@@ -41,11 +41,11 @@ pub(crate) fn run(
         let before = link.probe(PROBE_LIMIT).await;
         let before = before.map_err(|error| OperatorError::Call(node.clone(), error))?;
         fleet.ask(&node, &OperatorRequest::Drain, ANSWER_LIMIT).await?;
-        eprintln!("celld: node {node} drains, with {} cells in memory", before.resident_cells);
+        celld_rt::log!("celld: node {node} drains, with {} cells in memory", before.resident_cells);
         if !typed.no_wait {
             let owner = Owner { node: node.clone(), session };
             let left = follow(&fleet.bucket, &owner, &link, before.resident_cells).await?;
-            eprintln!("celld: node {node} has left{left}");
+            celld_rt::log!("celld: node {node} has left{left}");
         }
         Ok(ExitCode::SUCCESS)
     })

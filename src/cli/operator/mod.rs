@@ -114,7 +114,9 @@ pub(super) fn on_fleet(
         let leases = read.map_err(OperatorError::from)?;
         if !leases.is_complete {
             let count = leases.seen.len();
-            eprintln!("celld: note: the bucket has more leases than the {count} that were read");
+            celld_rt::log!(
+                "celld: note: the bucket has more leases than the {count} that were read"
+            );
         }
         let mut fleet = Fleet { bucket, leases, nonce, identity: None, links: BTreeMap::new() };
         act(&mut fleet).await

@@ -39,8 +39,8 @@ pub(super) fn evict(
         let done =
             at_owner(fleet, &cell, |owner| owner.map(|node| (node, request.clone()))).await?;
         match done {
-            Some((node, _)) => eprintln!("celld: node {node} has given the cell {cell} back"),
-            None => eprintln!("celld: the cell {cell} rests already: no node owns it"),
+            Some((node, _)) => celld_rt::log!("celld: node {node} has given the cell {cell} back"),
+            None => celld_rt::log!("celld: the cell {cell} rests already: no node owns it"),
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -70,7 +70,7 @@ pub(super) fn move_to(
             |owner: Option<NodeId>| Some((owner.unwrap_or_else(|| to.clone()), request.clone()));
         let done = at_owner(fleet, &cell, who).await?;
         let epoch = done.map(|(_, done)| done["epoch"].to_string()).unwrap_or_default();
-        eprintln!("celld: node {to} has the cell {cell}, at epoch {epoch}");
+        celld_rt::log!("celld: node {to} has the cell {cell}, at epoch {epoch}");
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -94,7 +94,7 @@ pub(super) fn purge(
             |owner: Option<NodeId>| Some((owner.or_else(|| anybody.clone())?, request.clone()));
         let done = at_owner(fleet, &cell, who).await?;
         let Some((node, done)) = done else { return Err(OperatorError::Nobody.into()) };
-        eprintln!("celld: node {node} has purged the cell {cell}");
+        celld_rt::log!("celld: node {node} has purged the cell {cell}");
         print(&format!("{done}\n"));
         Ok(ExitCode::SUCCESS)
     })

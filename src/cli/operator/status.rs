@@ -84,12 +84,12 @@ pub(crate) fn run(
         }
         for row in &shown {
             if let Some(why) = row.why() {
-                eprintln!("celld: node {}: {why}", row.name());
+                celld_rt::log!("celld: node {}: {why}", row.name());
             }
         }
         if !hidden.is_empty() {
             let count = hidden.len();
-            eprintln!("celld: {count} more that have left or are long dead: --all shows them");
+            celld_rt::log!("celld: {count} more that have left or are long dead: --all shows them");
         }
         let is_good = shown.iter().all(|row| !matches!(row.state(), "unreachable" | "unknown"));
         Ok(if is_good { ExitCode::SUCCESS } else { FAILED.into() })

@@ -301,7 +301,7 @@ impl Remote {
         let skew = server_ms as i64 - rt::wall_ms() as i64;
         let before = self.skew_ms.swap(skew, Ordering::Relaxed);
         if before == 0 && skew.abs() > SKEW_LEAST_MS {
-            eprintln!(
+            rt::log!(
                 "celld: the clock of this machine and that of the bucket {} differ by {} s; the \
                  bucket's is used for signatures; set this machine's clock (NTP)",
                 self.url,

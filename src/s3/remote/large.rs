@@ -182,7 +182,7 @@ impl Call<'_> {
         let read = async |response| whole(response, ANSWER_BYTES_MAX).await.map(drop);
         match self.repeated(Verb::Delete, || ask.clone(), read).await {
             Err(failure) if failure.code() != Some(Code::NoSuchUpload) => {
-                eprintln!(
+                celld_rt::log!(
                     "celld: parts of a write that was given up stay in the bucket: {}",
                     failure.into_error(self.key)
                 );

@@ -104,7 +104,7 @@ impl Cell {
         let end = match result {
             Ok(()) => End::Done,
             Err(why) => {
-                eprintln!("Uncaught {why} (in alarm)");
+                rt::log!("Uncaught {why} (in alarm)");
                 End::Threw { draw: draw() }
             }
         };
@@ -230,7 +230,7 @@ pub(super) fn cut_off(live: &mut Live, why: &Failure, id: &CellId) -> (Option<Wa
 
 fn gave_up(id: &CellId, alarm: Stored) {
     let retries = alarm.retries;
-    eprintln!("celld: cell {id}: its alarm is given up after {retries} retries");
+    rt::log!("celld: cell {id}: its alarm is given up after {retries} retries");
 }
 
 fn draw() -> u32 {

@@ -48,7 +48,7 @@ impl Cell {
                 Ok(max) => (life, job, max),
                 Err(error) => {
                     live.compactor.on_failed();
-                    return eprintln!("celld: cell {}: files are not merged: {error}", self.id);
+                    return rt::log!("celld: cell {}: files are not merged: {error}", self.id);
                 }
             }
         };
@@ -57,7 +57,7 @@ impl Cell {
         rt::spawn(async move {
             if let Err(why) = cell.compact(&shard, life, job, max).await {
                 if !why.is_empty() {
-                    eprintln!("celld: cell {}: files are not merged: {why}", cell.id);
+                    rt::log!("celld: cell {}: files are not merged: {why}", cell.id);
                 }
                 cell.with_live(life, |live| {
                     live.store.abandon_compaction();
@@ -99,7 +99,7 @@ impl Cell {
         let keys: Vec<String> = old.ok_or_else(gone)?.iter().map(|f| f.key(&self.id)).collect();
         if let Err(error) = shard.bucket.delete(&keys).await {
             // The next restore finds them again, as superseded.
-            eprintln!("celld: cell {}: merged files are not deleted: {error}", self.id);
+            rt::log!("celld: cell {}: merged files are not deleted: {error}", self.id);
         }
         Ok(())
     }

@@ -99,7 +99,7 @@ impl Cell {
                 Effect::Answer(entry, verdict) => self.answer_visit(&entry, verdict),
                 Effect::SetTimer(at) => self.set_cover_timer(at),
                 Effect::Lost => {
-                    eprintln!("celld: cell {}: reset, its alarm cannot be written down", self.id);
+                    rt::log!("celld: cell {}: reset, its alarm cannot be written down", self.id);
                     self.reset(&reset_failure());
                 }
             }
@@ -126,7 +126,7 @@ impl Cell {
             let event = match shard.bucket.put(&entry.key(), Bytes::new()).await {
                 Ok(_) => Event::Written(entry.number),
                 Err(error) => {
-                    eprintln!("celld: cell {}: wake entry: {error}", cell.id);
+                    rt::log!("celld: cell {}: wake entry: {error}", cell.id);
                     Event::WriteFailed(entry.number)
                 }
             };

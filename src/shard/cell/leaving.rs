@@ -44,7 +44,7 @@ impl Cell {
         self.keep_purge(&mut waiting);
         self.reset(why);
         if waiting.is_empty() {
-            eprintln!("Uncaught {why} (in the constructor)");
+            rt::log!("Uncaught {why} (in the constructor)");
         }
         self.fail(waiting, why);
     }
@@ -323,7 +323,7 @@ impl Cell {
             // activation, here or after our lease elsewhere.
             let written = shard.bucket.put_if(&cell.id.own_key(), guard, body).await;
             if let Err(error) = &written {
-                eprintln!("celld: cell {}: release failed: {error}", cell.id);
+                rt::log!("celld: cell {}: release failed: {error}", cell.id);
             }
             if let Some(ordered) = ordered {
                 return cell.obey(shard, ordered, released, written, due).await;

@@ -31,7 +31,7 @@ impl Cell {
                 let alarm = live.database.take_alarm_change();
                 if let Some(txid) = live.store.commit_boundary() {
                     if let Some(error) = live.store.take_spill_error() {
-                        eprintln!(
+                        rt::log!(
                             "celld: cell {}: its database stays in memory, as it cannot be moved \
                              into a file of the state directory: {error}",
                             self.id
@@ -104,7 +104,7 @@ impl Cell {
                 proof::Effect::Proven(txid) => self.proven(txid),
                 proof::Effect::SetTimer(at) => self.set_proof_timer(at),
                 proof::Effect::Lost(loss) => {
-                    eprintln!("celld: cell {}: reset, {loss}", self.id);
+                    rt::log!("celld: cell {}: reset, {loss}", self.id);
                     self.reset(&reset_failure());
                 }
             }
@@ -139,7 +139,7 @@ impl Cell {
                         }
                         Err(error) => {
                             drop(state);
-                            eprintln!("celld: cell {}: reset, {error}", self.id);
+                            rt::log!("celld: cell {}: reset, {error}", self.id);
                             return self.reset(&reset_failure());
                         }
                     }
@@ -154,7 +154,7 @@ impl Cell {
             let event = match shard.bucket.put(&upload.key, upload.bytes).await {
                 Ok(_) => proof::Event::Uploaded { max: upload.max },
                 Err(error) => {
-                    eprintln!("celld: cell {}: upload failed: {error}", cell.id);
+                    rt::log!("celld: cell {}: upload failed: {error}", cell.id);
                     proof::Event::UploadFailed
                 }
             };

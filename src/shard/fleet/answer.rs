@@ -104,7 +104,7 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
         Err(_) => return,
     };
     if let Err(error) = sent {
-        eprintln!("celld: cell {}: its answer cannot be sent: {error}", head.cell);
+        rt::log!("celld: cell {}: its answer cannot be sent: {error}", head.cell);
     }
 }
 

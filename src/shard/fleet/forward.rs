@@ -191,7 +191,7 @@ async fn attempt(
             None
         }
         Next::GiveUp(why) => {
-            eprintln!("celld: cell {cell}: node {}: {why}", to.node());
+            rt::log!("celld: cell {cell}: node {}: {why}", to.node());
             Some(Err(gave_up(why)))
         }
     }

@@ -70,7 +70,7 @@ pub(super) async fn take(shard: Rc<Shard>, call: Call) {
     match order(&shard, &cell, asked).await {
         Ok(Done { epoch, .. }) => {
             if let Err(error) = reply.send(Taken { epoch }.encode()) {
-                eprintln!("celld: cell {cell}: its former owner is not answered: {error}");
+                celld_rt::log!("celld: cell {cell}: its former owner is not answered: {error}");
             }
         }
         Err(Refused { code, words, .. }) => {

@@ -135,7 +135,7 @@ impl Members {
             Err(error) => {
                 // Once: the store says nothing else while it is away.
                 if !self.is_told.swap(true, Ordering::Relaxed) {
-                    eprintln!("celld: the nodes of the fleet cannot be read: {error}");
+                    rt::log!("celld: the nodes of the fleet cannot be read: {error}");
                 }
                 Vec::new()
             }
@@ -145,7 +145,7 @@ impl Members {
             for (node, read) in some.iter().zip(futures_util::future::join_all(reads).await) {
                 // What cannot be read now is looked at by who needs it.
                 if let Err(Unread::Record(error)) = read {
-                    eprintln!("celld: {}: {error}", node.lease_key());
+                    rt::log!("celld: {}: {error}", node.lease_key());
                 }
             }
         }
@@ -164,7 +164,7 @@ impl Members {
             if let Some(why @ Mute::Protocol(_)) = why_mute(record)
                 && told.insert(record.session.clone())
             {
-                eprintln!("celld: node {} {why}", record.node);
+                rt::log!("celld: node {} {why}", record.node);
             }
         }
     }

@@ -412,7 +412,7 @@ impl Host {
             Termination::CpuTimeExceeded => failure("Error", "Worker exceeded CPU time limit."),
             Termination::OutOfMemory => failure("Error", "Worker exceeded memory limit."),
         };
-        eprintln!("celld: {} (script {})", why.message, self.script.name);
+        rt::log!("celld: {} (script {})", why.message, self.script.name);
         let all = match termination {
             Termination::OutOfMemory => true,
             // Without a culprit, whoever it was has lost a turn: all start anew.

@@ -234,7 +234,7 @@ impl Host {
             }
             HostCall::Log { level, message, .. } => self.log(level, &message),
             HostCall::Uncaught { failure, .. } => {
-                eprintln!("Uncaught {}: {}\n{}", failure.name, failure.message, failure.stack);
+                rt::log!("Uncaught {}: {}\n{}", failure.name, failure.message, failure.stack);
             }
             other => unreachable!("this call has a gate: {other:?}"),
         }
@@ -247,7 +247,7 @@ impl Host {
             LogLevel::Warn => "[warn] ",
             LogLevel::Error => "[error] ",
         };
-        eprintln!("{mark}{message}");
+        rt::log!("{mark}{message}");
     }
 
     fn with_cell(&self, slot: CellSlot, act: impl FnOnce(&Rc<Cell>)) {

@@ -42,7 +42,7 @@ impl Node {
         if let Err(why) = &found
             && seen.refusal.as_ref() != Some(why)
         {
-            eprintln!("celld: {why}");
+            rt::log!("celld: {why}");
         }
         seen.refusal = found.as_ref().err().cloned();
         found
@@ -75,7 +75,7 @@ impl Node {
                 match self.adopt(loaded).await {
                     Ok(()) => {
                         self.common.status.serves(&version);
-                        eprintln!("celld: serving version {version} of {name}");
+                        rt::log!("celld: serving version {version} of {name}");
                         return Ok(version);
                     }
                     Err(error) => (error.clone(), format!("is not adopted: {error}")),

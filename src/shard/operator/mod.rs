@@ -118,7 +118,7 @@ fn send(reply: Reply, head: &OperatorReply, body: Bytes) {
         if body.is_empty() { reply.send(head) } else { reply.send_whole(head, body) }
     });
     if let Err(error) = sent {
-        eprintln!("celld: an operator is not answered: {error}");
+        rt::log!("celld: an operator is not answered: {error}");
     }
 }
 
@@ -146,7 +146,7 @@ async fn perform(shard: &Rc<Shard>, request: OperatorRequest) -> Result<Bytes, R
         }
         OperatorRequest::PurgeCell(cell) => obey(shard, cell, Order::Purge).await,
         OperatorRequest::Drain => {
-            eprintln!("celld: an operator drains this node");
+            rt::log!("celld: an operator drains this node");
             shard.facts.signals.request_drain();
             Ok(Bytes::new())
         }
@@ -162,7 +162,7 @@ async fn perform(shard: &Rc<Shard>, request: OperatorRequest) -> Result<Bytes, R
 }
 
 async fn obey(shard: &Rc<Shard>, cell: CellId, order: Order) -> Result<Bytes, Refused> {
-    eprintln!("celld: cell {cell}: ordered by an operator: {order:?}");
+    rt::log!("celld: cell {cell}: ordered by an operator: {order:?}");
     let asked = ShardAsk::Order { cell: cell.clone(), known_as: None, order };
     self::order(shard, &cell, asked).await.map(Done::line)
 }
