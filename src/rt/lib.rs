@@ -44,5 +44,5 @@ pub use signal::{Signals, Stop};
 #[doc(hidden)]
 pub use stderr::write_line;
 pub use system::{Limit, Ring, System, inspect};
-pub use task::{Task, spawn, spawn_joined, yield_now};
+pub use task::{Task, guard, guarded, spawn, spawn_joined, yield_now};
 pub use time::{TimedOut, sleep, timeout};

@@ -1,8 +1,7 @@
 //! Tasks of one executor.
 
-use std::any::Any;
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -61,23 +60,28 @@ pub async fn yield_now() {
     futures_lite::future::yield_now().await;
 }
 
-/// Not an `async fn`, which would keep room for `future` twice.
-fn guarded<T>(future: impl Future<Output = T>) -> impl Future<Output = Option<T>> {
-    AssertUnwindSafe(future).catch_unwind().map(|end| match end {
-        Ok(value) => Some(value),
-        Err(panic) => {
-            report_panic(&panic);
-            None
-        }
-    })
+/// The value of `future`; `None` after a panic in it, which the panic hook has reported.
+// Not an `async fn`, which would keep room for `future` twice.
+pub fn guarded<T>(future: impl Future<Output = T>) -> impl Future<Output = Option<T>> {
+    AssertUnwindSafe(future).catch_unwind().map(Result::ok)
 }
 
-/// One line; the panic hook has already printed where.
-pub(crate) fn report_panic(panic: &Box<dyn Any + Send>) {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned());
-    crate::log!("celld: internal error, one task ended: {text}");
+/// Does one piece of work of a loop that has to go on: a panic in it ends the piece.
+pub fn guard(work: impl FnOnce()) {
+    let _panicked = catch_unwind(AssertUnwindSafe(work));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_on;
+
+    #[test]
+    fn a_panic_ends_what_is_guarded_and_nothing_around_it() {
+        block_on(async {
+            guard(|| panic!("planted"));
+            assert_eq!(guarded(async { panic!("planted") }).await, None::<u8>);
+            assert_eq!(guarded(async { 7 }).await, Some(7));
+        });
+    }
 }

@@ -243,6 +243,11 @@ impl Stream for SocketBody {
     }
 }
 
+/// What is told of a panic, which is a bug of ours. Where it was stands in the log.
+pub(crate) fn internal_error() -> Failure {
+    failure("Error", "internal error")
+}
+
 /// A failure of ours, as JavaScript will see it.
 pub(crate) fn failure(name: &str, message: impl Into<String>) -> Failure {
     Failure::new(name, message)

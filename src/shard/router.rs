@@ -295,7 +295,7 @@ pub(crate) async fn receive(
     receiver: rt::MeshReceiver<Box<Message>>,
 ) {
     while let Some(message) = receiver.recv().await {
-        take(&shard, other, *message);
+        rt::guard(|| take(&shard, other, *message));
     }
 }
 

@@ -410,21 +410,25 @@ impl Shard {
         loop {
             rt::sleep(Duration::from_millis(500)).await;
             ticks += 1;
-            let at_us = rt::mono_us();
-            self.status.is_busy(self.index, busy.sample(at_us, rt::busy_us()), at_us);
-            self.status.has_welcome(self.index, busy.latest().map_or(0, follow::welcome));
-            if ticks.is_multiple_of(TICKS_PER_WEIGHING) {
-                self.make_room();
-            }
-            self.close_sockets_if_stopping();
-            if let Some(fleet) = self.fleet.get() {
-                fleet.cut_dead();
-                if ticks.is_multiple_of(TICKS_PER_SURPLUS) && !self.draining.is_raised() {
-                    self.give_away(fleet);
-                }
-            }
-            self.eviction_event(eviction::Event::TimerFired);
+            rt::guard(|| self.look_around(ticks, &mut busy));
         }
+    }
+
+    fn look_around(self: &Rc<Self>, ticks: u64, busy: &mut Busy) {
+        let at_us = rt::mono_us();
+        self.status.is_busy(self.index, busy.sample(at_us, rt::busy_us()), at_us);
+        self.status.has_welcome(self.index, busy.latest().map_or(0, follow::welcome));
+        if ticks.is_multiple_of(TICKS_PER_WEIGHING) {
+            self.make_room();
+        }
+        self.close_sockets_if_stopping();
+        if let Some(fleet) = self.fleet.get() {
+            fleet.cut_dead();
+            if ticks.is_multiple_of(TICKS_PER_SURPLUS) && !self.draining.is_raised() {
+                self.give_away(fleet);
+            }
+        }
+        self.eviction_event(eviction::Event::TimerFired);
     }
 
     /// Puts idle cells to rest that other nodes have more room for: their next requests place them

@@ -188,7 +188,7 @@ impl Cell {
 
     fn set_alarm_timer(self: &Rc<Self>, life: u64, at: Mono) {
         let cell = Rc::downgrade(self);
-        rt::spawn(async move {
+        self.spawn(async move {
             let wait = at.since(now()).as_micros();
             rt::sleep(Duration::from_micros(wait)).await;
             if let Some(cell) = cell.upgrade() {

@@ -122,7 +122,7 @@ impl Cell {
         let Some(shard) = self.shard.upgrade() else { return };
         let life = self.state.borrow().life;
         let cell = self.clone();
-        rt::spawn(async move {
+        self.spawn(async move {
             let event = match shard.bucket.put(&entry.key(), Bytes::new()).await {
                 Ok(_) => Event::Written(entry.number),
                 Err(error) => {
@@ -144,7 +144,7 @@ impl Cell {
     fn set_cover_timer(self: &Rc<Self>, at: Mono) {
         let life = self.state.borrow().life;
         let cell = Rc::downgrade(self);
-        rt::spawn(async move {
+        self.spawn(async move {
             rt::sleep(Duration::from_micros(at.since(now()).as_micros())).await;
             if let Some(cell) = cell.upgrade() {
                 cell.cover_event(life, Event::TimerFired);

@@ -310,7 +310,7 @@ impl Cell {
         let Some(shard) = self.shard.upgrade() else { return };
         let ordered = self.take_order();
         let cell = self.clone();
-        rt::spawn(async move {
+        self.spawn(async move {
             let Kept { record, etag, txid, due } = kept;
             let nonce = Nonce::numbered(random(), 0);
             let released = match &ordered {

@@ -35,10 +35,11 @@ use celld_rt as rt;
 use celld_v8host::{
     CellSlot, Database, Failure, HostCall, OpenCell, SectionId, SocketId, Sockets, Target,
 };
+use futures_util::FutureExt as _;
 use rustc_hash::FxHashMap;
 
 use crate::activation::{self, Activated, NotServed};
-use crate::body::failure;
+use crate::body::{failure, internal_error};
 use crate::deadline::Deadline;
 use crate::host::{Host, Queued};
 use crate::shard::Shard;
@@ -198,6 +199,22 @@ impl Cell {
         }
     }
 
+    /// Starts a task that the cell waits for. A panic in it is a bug of ours: what waits for the cell
+    /// fails, and the next request starts from what is durable.
+    fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        let cell = Rc::downgrade(self);
+        rt::spawn(rt::guarded(task).map(move |end| {
+            if let (None, Some(cell)) = (end, cell.upgrade()) {
+                let is_live = matches!(cell.state.borrow().phase, Phase::Live(_));
+                if is_live {
+                    cell.fail_life(&internal_error());
+                } else {
+                    cell.fail_arrivals(&internal_error());
+                }
+            }
+        }));
+    }
+
     fn activate(self: &Rc<Self>) {
         // Claimed anew, whoever the record names.
         let kept = self.state.borrow_mut().kept.take();
@@ -205,7 +222,7 @@ impl Cell {
         shard.drain_event(|| drain::Event::Busy(self.key));
         shard.sleepers_event(sleepers::Event::Woke(self.id.clone()));
         let cell = self.clone();
-        rt::spawn(async move {
+        self.spawn(async move {
             match activation::activate(&shard, &cell.id, Some(cell.key), cell.purpose(&shard)).await
             {
                 Ok(activated) => cell.go_live(&shard, activated),

@@ -96,7 +96,7 @@ impl Cell {
             life
         };
         let cell = Rc::downgrade(self);
-        rt::spawn(async move {
+        self.spawn(async move {
             rt::sleep(QUIET_LIMIT).await;
             if let Some(cell) = cell.upgrade() {
                 cell.give_order_up(life);
@@ -239,7 +239,7 @@ impl Cell {
         shard.sleepers_event(sleepers::Event::Woke(self.id.clone()));
         let _nothing_is_owed = shard.alarm_owed(&self.id);
         let cell = self.clone();
-        rt::spawn(async move {
+        self.spawn(async move {
             cell.until_nothing_is_uploaded().await;
             ordered.ends(purge(&shard, &cell.id).await);
             cell.is_away(&shard, None);

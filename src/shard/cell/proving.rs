@@ -149,7 +149,7 @@ impl Cell {
         };
         self.compact_if_due();
         let cell = self.clone();
-        rt::spawn(async move {
+        self.spawn(async move {
             let _counted = cell.uploads();
             let event = match shard.bucket.put(&upload.key, upload.bytes).await {
                 Ok(_) => proof::Event::Uploaded { max: upload.max },
@@ -170,7 +170,7 @@ impl Cell {
             (state.life, live.token.clone())
         };
         let cell = self.clone();
-        rt::spawn(async move {
+        self.spawn(async move {
             let event = match shard.bucket.get(&cell.id.own_key()).await {
                 Ok(read) => {
                     let record = read.and_then(|object| Record::parse(&object.body, &cell.id).ok());
@@ -193,7 +193,7 @@ impl Cell {
     fn set_proof_timer(self: &Rc<Self>, at: Mono) {
         let life = self.state.borrow().life;
         let cell = Rc::downgrade(self);
-        rt::spawn(async move {
+        self.spawn(async move {
             let wait = at.since(now()).as_micros();
             rt::sleep(std::time::Duration::from_micros(wait)).await;
             if let Some(cell) = cell.upgrade() {

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use celld_rt as rt;
 use celld_v8host::{
     Answer, CallId, CellSlot, Encoding, EventId, Failure, HostCall, Input, Origin, Realm, Request,
-    Response, Script, SectionId, SocketId, StreamId, Termination, TimerId, Turn,
+    Response, Script, SectionId, SocketId, StreamId, TimerId, Turn,
 };
 use rustc_hash::FxHashMap;
 
-use crate::body::{Answered, Asked, Flow, Outcome, failure};
+use crate::body::{Answered, Asked, Flow, Outcome};
 use crate::cell::Cell;
 use crate::coding::recode;
 use crate::fleet::direct::Direct;
@@ -24,6 +24,7 @@ use crate::pulled::Sink;
 use crate::shard::Shard;
 use crate::websocket::handshake;
 
+mod ending;
 mod events;
 mod hung;
 mod perform;
@@ -31,6 +32,7 @@ mod reply;
 mod sockets;
 mod streams;
 
+use ending::Driven;
 use events::Event;
 pub(crate) use perform::while_wanted;
 pub(crate) use reply::Reply;
@@ -315,6 +317,7 @@ impl Host {
         if self.driving.replace(true) {
             return;
         }
+        let _ends_with_a_panic = Driven::begin(self);
         let started = rt::mono_us();
         loop {
             let Some(queued) = self.inbox.borrow_mut().pop_front() else { break };
@@ -399,53 +402,6 @@ impl Host {
             | Input::Socket { .. }
             | Input::Chunk { .. }
             | Input::CloseCell { .. } => None,
-        }
-    }
-
-    fn terminated(
-        self: &Rc<Self>,
-        shard: &Rc<Shard>,
-        termination: Termination,
-        culprit: Option<(EventId, Option<CellSlot>)>,
-    ) {
-        let why = match termination {
-            Termination::CpuTimeExceeded => failure("Error", "Worker exceeded CPU time limit."),
-            Termination::OutOfMemory => failure("Error", "Worker exceeded memory limit."),
-        };
-        rt::log!("celld: {} (script {})", why.message, self.script.name);
-        let all = match termination {
-            Termination::OutOfMemory => true,
-            // Without a culprit, whoever it was has lost a turn: all start anew.
-            Termination::CpuTimeExceeded => culprit.is_none(),
-        };
-        if all {
-            self.retire_broken(shard, &why);
-            return;
-        }
-        let Some((event, slot)) = culprit else { return };
-        let cell = {
-            let table = self.table.borrow();
-            let of_event = || table.events.get(&event).and_then(|event| event.cell.clone());
-            slot.and_then(|slot| table.cells.get(&slot).cloned()).or_else(of_event)
-        };
-        match cell {
-            Some(cell) => cell.fail_life(&why),
-            None => self.fail_event(event, &why),
-        }
-    }
-
-    /// The realm cannot go on: its cells are reset, its events fail, another realm takes over.
-    fn retire_broken(self: &Rc<Self>, shard: &Rc<Shard>, why: &Failure) {
-        self.retired.set(true);
-        self.broken.set(true);
-        shard.replace_host(self);
-        let cells: Vec<_> = self.table.borrow().cells.values().cloned().collect();
-        for cell in cells {
-            cell.fail_life(why);
-        }
-        let events: Vec<_> = self.table.borrow().events.keys().copied().collect();
-        for event in events {
-            self.fail_event(event, why);
         }
     }
 }
