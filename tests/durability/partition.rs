@@ -18,6 +18,9 @@ const PATIENCE: Duration = TTL.saturating_mul(2).saturating_add(Duration::from_s
 /// After the last answer that can have left the bucket, and before the earliest end of a lease, of
 /// which two thirds are left at least.
 const ON_ITS_WAY: Duration = Duration::from_secs(3);
+/// After a cut each connection of before has been heard again by then, or has been given up: 8 s of
+/// silence are the most.
+const HEARD_AGAIN: Duration = Duration::from_secs(11);
 /// Of the bytes that each cell keeps beside its rows.
 const BLOB_BYTES: usize = 20_000;
 
@@ -185,6 +188,7 @@ fn an_owner_that_does_not_reach_its_peers_stays_the_owner() {
         network.heal_peers("owner");
         waiting.join().expect("an acknowledgement");
     });
+    std::thread::sleep(HEARD_AGAIN);
     for other in &others {
         cells.iter().for_each(|cell| meet(other, cell));
         check(other, &cells);
