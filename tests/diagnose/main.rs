@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod clouds;
 mod directories;
 mod peers;
 mod stores;

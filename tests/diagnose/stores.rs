@@ -32,7 +32,7 @@ fn diagnose(url: &str, endpoint: &str, secret: &str, args: &[&str]) -> Output {
 }
 
 /// The document, which says what the exit code says.
-fn document(output: &Output) -> Value {
+pub(super) fn document(output: &Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     let document: Value = serde_json::from_slice(&output.stdout).expect(&said);
     let code = if document["ok"] == true { 0 } else { 1 };
@@ -41,7 +41,7 @@ fn document(output: &Output) -> Value {
 }
 
 /// The codes of all faults.
-fn faults(document: &Value) -> BTreeSet<String> {
+pub(super) fn faults(document: &Value) -> BTreeSet<String> {
     let findings = document["findings"].as_array().expect("findings");
     let faults = findings.iter().filter(|finding| finding["severity"] == "fault");
     faults.map(|finding| finding["code"].as_str().expect("a code").to_owned()).collect()

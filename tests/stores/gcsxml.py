@@ -4,7 +4,9 @@
 Written from Google's documentation because no emulator in the package registries keeps
 x-goog-if-generation-match on XML writes. It is our reading of the rules, not independent evidence.
 
-  gcsxml.py --listen 9200 [--access-key AK --secret-key SK]      (without keys nothing is verified)
+  gcsxml.py --listen 9200 [--access-key AK --secret-key SK] [--bearer TOKEN]
+                          [--tls-listen 443 --certificate PEM --key PEM]
+Without keys and token nothing is verified. With TLS it also listens on all interfaces.
 
 Has: PUT/GET/HEAD/DELETE object with x-goog-if-generation-match, Range, If-Match / If-None-Match on
 reads (ignored on writes, as Google documents), list-type=2 and marker listings with prefix,
@@ -13,7 +15,7 @@ Signatures: GOOG4-HMAC-SHA256 and AWS4-HMAC-SHA256 (HMAC keys), header form.
 
 Part of the tests: `store.rs` beside it starts it.
 """
-import argparse, asyncio, hashlib, hmac, re, signal, sys, time, urllib.parse, uuid
+import argparse, asyncio, hashlib, hmac, re, signal, ssl, sys, time, urllib.parse, uuid
 from xml.sax.saxutils import escape
 
 from badstore import Head, answer, q
@@ -32,7 +34,8 @@ def signature(alg, method, target, headers, names, sha, stamp, scope, secret):
 
 
 class Store:
-    def __init__(self, ak=None, sk=None):
+    def __init__(self, ak=None, sk=None, bearer=None):
+        self.bearer = bearer
         self.ak, self.sk, self.buckets, self.uploads, self.last = ak, sk, {}, {}, 0
 
     def generation(self):                    # microseconds, strictly growing
@@ -40,6 +43,8 @@ class Store:
         return self.last
 
     def allowed(self, head, method, target):
+        if self.bearer:
+            return head.h.get("authorization", "") == "Bearer " + self.bearer
         if not self.ak:
             return True
         m = re.match(r"(GOOG4|AWS4)-HMAC-SHA256 Credential=([^/]+)/([^,]+),\s*SignedHeaders=([^,]+),\s*Signature=(\w+)", head.h.get("authorization", ""))
@@ -68,7 +73,7 @@ class Store:
     def serve(self, head, method, target, body):
         E = lambda status, code, h=None: answer(status, code, None, h, method)
         if not self.allowed(head, method, target):
-            return E(403, "SignatureDoesNotMatch")
+            return E(401, "AuthenticationRequired") if self.bearer else E(403, "SignatureDoesNotMatch")
         h = head.h
         path, _, qs = target.partition("?")
         query = dict(urllib.parse.parse_qsl(qs, keep_blank_values=True))
@@ -180,7 +185,12 @@ class Store:
 
 
 async def run(a):
-    s = await asyncio.start_server(Store(a.access_key, a.secret_key).client, "127.0.0.1", a.listen, limit=1 << 20, backlog=1024)
+    store, bounds = Store(a.access_key, a.secret_key, a.bearer), dict(limit=1 << 20, backlog=1024)
+    if a.tls_listen:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(a.certificate, a.key)
+        public = await asyncio.start_server(store.client, "0.0.0.0", a.tls_listen, ssl=tls, **bounds)
+    s = await asyncio.start_server(store.client, "127.0.0.1", a.listen, **bounds)
     print("gcsxml: 127.0.0.1:%d" % s.sockets[0].getsockname()[1], flush=True)
     stop = asyncio.Event()
     for n in (signal.SIGINT, signal.SIGTERM):
@@ -194,4 +204,8 @@ if __name__ == "__main__":
     ap.add_argument("--listen", type=int, default=9200)
     ap.add_argument("--access-key")
     ap.add_argument("--secret-key")
+    ap.add_argument("--bearer")
+    ap.add_argument("--tls-listen", type=int)
+    ap.add_argument("--certificate")
+    ap.add_argument("--key")
     asyncio.run(run(ap.parse_args()))

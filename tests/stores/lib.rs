@@ -8,6 +8,7 @@
 //! `CELLD_STORES_REQUIRED` is set: `scripts/test` sets it.
 #![deny(missing_docs)]
 
+mod cloud;
 mod faults;
 mod http;
 mod installed;
@@ -16,6 +17,7 @@ mod process;
 mod sign;
 mod store;
 
+pub use cloud::{AMAZON, Cloud, GOOGLE};
 pub use faults::{Faulty, Outage, Request, busiest_second};
 pub use http::{Answer, ask};
 pub use installed::{Program, is_required};

@@ -4,10 +4,12 @@
 //! Invariant: a network ends with its last handle, and one whose program was killed is removed
 //! when the next one is made.
 
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -137,6 +139,31 @@ impl Host {
         unsafe { command.pre_exec(move || enter(&namespace)) };
     }
 
+    /// The host has this address, too: nobody but itself reaches it there.
+    ///
+    /// # Panics
+    /// It cannot have it.
+    pub fn has_also(&self, address: Ipv4Addr) {
+        let mut ip = Command::new("ip");
+        self.takes(&mut ip);
+        let done = ip.args(["address", "add", &format!("{address}/32"), "dev", "lo"]).output();
+        let done = done.expect("the program `ip`");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{address}: {}", said.trim());
+    }
+
+    /// The program will run on this host, and look names up in `hosts`, which is of the form of
+    /// `/etc/hosts`, in its place.
+    ///
+    /// # Panics
+    /// The path holds a NUL.
+    pub fn takes_with_names(&self, command: &mut Command, hosts: &Path) {
+        self.takes(command);
+        let hosts = CString::new(hosts.as_os_str().as_bytes()).expect("a path");
+        // SAFETY: between fork and exec only system calls are made, on strings that were made before.
+        unsafe { command.pre_exec(move || mount_hosts(&hosts)) };
+    }
+
     /// Does something on this host: sockets that are opened stay in its network. On a thread of its
     /// own, as the one that enters a host cannot leave it.
     ///
@@ -161,6 +188,19 @@ fn enter(namespace: &File) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// From now on this process sees `hosts` as `/etc/hosts`, and no other one does.
+fn mount_hosts(hosts: &CStr) -> io::Result<()> {
+    let (none, whole) = (std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
+    // SAFETY: all strings end in NUL and outlive the calls, which keep none of them.
+    let is_done = unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(none, c"/".as_ptr(), none, whole, none.cast()) == 0
+            && libc::mount(hosts.as_ptr(), c"/etc/hosts".as_ptr(), none, libc::MS_BIND, none.cast())
+                == 0
+    };
+    if is_done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn script(arguments: &[&str]) -> Result<String> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
+use crate::cloud::Cloud;
 use crate::http::ask;
 use crate::installed::{Program, skip};
 use crate::network::Host;
@@ -74,10 +75,10 @@ impl Store {
     /// It is not installed, or does not start; what it said is in the error.
     pub fn start(kind: Kind) -> Result<Self> {
         for _ in 1..ATTEMPTS {
-            let Ok(store) = Self::start_once(kind, None) else { continue };
+            let Ok(store) = Self::start_once(kind, None, None) else { continue };
             return Ok(store);
         }
-        Self::start_once(kind, None)
+        Self::start_once(kind, None, None)
     }
 
     /// The same on a host of its own, for all hosts of its network.
@@ -85,7 +86,15 @@ impl Store {
     /// # Errors
     /// As of [`Store::start`].
     pub fn start_on(kind: Kind, host: &Host) -> Result<Self> {
-        host.on(|| Self::start_once(kind, Some(host)))
+        host.on(|| Self::start_once(kind, Some(host), None))
+    }
+
+    /// The one that takes a cloud's place, on a host of its own: also at port 443, by TLS.
+    ///
+    /// # Errors
+    /// As of [`Store::start`].
+    pub fn start_in(cloud: Cloud<'_>, host: &Host) -> Result<Self> {
+        host.on(|| Self::start_once(cloud.kind(), Some(host), Some(cloud)))
     }
 
     /// Whether it is installed; if not, the user has been told.
@@ -115,7 +124,7 @@ impl Store {
     }
 
     /// On the thread that calls, this is about the network that it is in.
-    fn start_once(kind: Kind, host: Option<&Host>) -> Result<Self> {
+    fn start_once(kind: Kind, host: Option<&Host>, cloud: Option<Cloud<'_>>) -> Result<Self> {
         let mut command = kind.program().command()?;
         let dir = Process::directory()?;
         let address = host.map_or(Ipv4Addr::LOCALHOST, Host::address);
@@ -141,7 +150,8 @@ impl Store {
                 port
             }
             Kind::Gcsxml => {
-                ensure!(host.is_none(), "{kind:?} listens on loopback only");
+                let is_reached = host.is_none() || cloud.is_some();
+                ensure!(is_reached, "{kind:?} listens on loopback only");
                 command.args(["--listen", &port.to_string()]);
                 port
             }
@@ -156,20 +166,26 @@ impl Store {
         if let Some(host) = host {
             host.takes(&mut command);
         }
+        if let Some(cloud) = cloud {
+            command.args(cloud.arguments());
+        }
         let mut process = Process::start(&format!("{kind:?}"), command, dir)?;
         process
             .wait_until(START_LIMIT, |process| is_ready(kind, s3_port, process).then_some(()))?;
         let store = Self { kind, host: host.cloned(), port: s3_port, process };
-        store.make_bucket()?;
+        store.make_bucket(cloud)?;
         Ok(store)
     }
 
-    fn make_bucket(&self) -> Result<()> {
+    fn make_bucket(&self, cloud: Option<Cloud<'_>>) -> Result<()> {
         let made = match self.kind {
             // Its argument makes it.
             Kind::Seaweed => return Ok(()),
             Kind::Ministack | Kind::Gcsxml => {
-                ask(self.port, "PUT", &format!("/{BUCKET}"), &[], "")?
+                let shown = cloud.and_then(Cloud::header);
+                let headers: Vec<_> =
+                    shown.iter().map(|(name, text)| (*name, text.as_str())).collect();
+                ask(self.port, "PUT", &format!("/{BUCKET}"), &headers, "")?
             }
             Kind::Azurite => azure::make_container(self.port)?,
         };

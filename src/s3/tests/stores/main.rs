@@ -9,6 +9,7 @@ mod client_faults;
 mod each;
 mod load;
 mod probe_faults;
+mod virtual_host;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
