@@ -45,6 +45,11 @@ impl Place {
 }
 
 fn diagnose(bucket: &Path, state: &Path, args: &[&str]) -> Output {
+    command(bucket, state, args).output().expect("the program starts")
+}
+
+/// The program, not started.
+pub(super) fn command(bucket: &Path, state: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_celld"));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -57,9 +62,8 @@ fn diagnose(bucket: &Path, state: &Path, args: &[&str]) -> Output {
         .arg(format!("--bucket=file://{}", bucket.display()))
         .arg("--state")
         .arg(state)
-        .args(args)
-        .output()
-        .expect("the program starts")
+        .args(args);
+    command
 }
 
 fn stdout(output: &Output) -> String {

@@ -8,3 +8,4 @@ mod clouds;
 mod directories;
 mod peers;
 mod stores;
+mod terminal;
