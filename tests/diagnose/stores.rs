@@ -8,6 +8,8 @@ use celld_s3::{Bucket, OpenOptions, StaticKeys};
 use celld_stores::{ACCESS_KEY, BUCKET, Faulty, Kind, Outage, SECRET_KEY, Store};
 use serde_json::{Value, json};
 
+use super::support::skew;
+
 /// The program, with these keys and nothing else of the environment.
 fn celld(secret: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_celld"));
@@ -192,6 +194,37 @@ fn who_only_reads_sends_nothing_else() {
     assert!(requests.len() > 100, "{}", requests.len());
     let others: Vec<_> = requests.iter().filter(|request| request.method != "GET").collect();
     assert!(others.is_empty(), "{others:?}");
+}
+
+#[test]
+fn a_clock_that_is_an_hour_off_is_told_and_corrected() {
+    // It refuses signatures that are more than fifteen minutes off.
+    let Some(store) = Store::shared(Kind::Seaweed) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(library) = skew::library(dir.path()) else { return };
+    let output = celld(SECRET_KEY)
+        .args(["diagnose", "--json", "--bucket", &store.url("diagnose-clock")])
+        .args(["--endpoint", &store.endpoint(), "--state"])
+        .arg(dir.path().join("state"))
+        .env("LD_PRELOAD", &library)
+        .env("SKEW_S", "-3600")
+        .output()
+        .expect("the program starts");
+    let seen = document(&output);
+    let offset_ms = seen["store"]["clock_offset_ms"].as_i64().expect("a clock");
+    assert!((offset_ms / 1_000 - 3_600).abs() <= 60, "{offset_ms}");
+    let findings = seen["findings"].as_array().expect("findings");
+    let [finding] = findings.as_slice() else { panic!("{findings:?}") };
+    assert_eq!(
+        (&finding["code"], &finding["severity"]),
+        (&"clock.offset".into(), &"warning".into())
+    );
+    let advice = finding["advice"].as_str().expect("advice");
+    assert!(advice.contains("NTP"), "{advice}");
+    // It does all that a node does, with signatures of the store's time.
+    assert_eq!(seen["store"]["rules_kept"], 11, "{seen:#}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("diagnose-clock differ by 3") && said.contains("(NTP)"), "{said}");
 }
 
 #[test]

@@ -1,34 +1,18 @@
 //! Nodes whose wall clocks are an hour off: they agree about who owns what all the same, as nothing
 //! is decided by the clock of another node.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use celld_stores::{Kind, Store};
+
 use super::fleet::{TTL, cells, meet, plan, write};
-use super::support::node::{Plan, Site};
+use super::support::node::{Plan, Remote, Site};
+use super::support::skew::library;
 use super::support::wait_for;
 
 /// What a takeover may take beyond the TTL on a machine that is busy with other tests.
 const SLACK: Duration = Duration::from_secs(20);
-
-/// The library that puts a process's wall clock wrong. `None`: there is no compiler here.
-pub(super) fn library(dir: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/skew.c");
-    let built = dir.join("skew.so");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&built).arg(source);
-    match compiler.status() {
-        Ok(status) => {
-            assert!(status.success(), "the library is not built: {status}");
-            Some(built)
-        }
-        Err(error) => {
-            eprintln!("skipped: `cc` does not start: {error}");
-            None
-        }
-    }
-}
 
 fn skewed(plan: Plan, library: &Path, seconds: i64) -> Plan {
     plan.variable("LD_PRELOAD", library).variable("SKEW_S", seconds.to_string())
@@ -75,5 +59,24 @@ fn nodes_whose_clocks_are_an_hour_off_are_of_one_fleet() {
             wait_for("a takeover", TTL + SLACK, || super::fleet::try_write(&mut client, cell).ok());
             cell.verify(&mut client);
         }
+    }
+}
+
+#[test]
+fn a_node_whose_clock_its_store_does_not_take_says_so_and_serves() {
+    let _machine = super::shared();
+    // It refuses signatures that are more than fifteen minutes off.
+    let Some(store) = Store::shared(Kind::Seaweed) else { return };
+    let site = Site::in_store(Remote::new(store.url("clock-off"), store.endpoint()));
+    let Some(library) = library(site.path()) else { return };
+    let node = skewed(plan(&site, "ahead"), &library, 3_600).start();
+    let cell = &cells("off", 1)[0];
+    write(&mut node.client(), cell);
+    cell.verify(&mut node.client());
+    let log = node.log();
+    let told = log.lines().find(|line| line.contains("the clock of this machine and that of"));
+    let told = told.unwrap_or_else(|| panic!("nothing is said of clocks:\n{log}"));
+    for words in ["clock-off differ by -3", "is used for signatures", "set this machine's clock"] {
+        assert!(told.contains(words), "{words:?} is not in {told:?}");
     }
 }

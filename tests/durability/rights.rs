@@ -4,7 +4,6 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use super::clocks::library;
 use super::fleet::{cells, meet, try_write, write};
 use super::load::{Cell, Load, read};
 use super::network::{Network, SLACK};
@@ -14,6 +13,7 @@ use super::partition::{acknowledged, check, fill, take_over};
 use super::support::bucket::CellFiles;
 use super::support::node::{Site, start_all};
 use super::support::rng::Rng;
+use super::support::skew::library;
 use super::support::wait_for;
 
 #[test]

@@ -8,13 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::clocks::library;
 use super::fleet::{cells, meet, write};
 use super::load::Load;
 use super::network::{Network, TTL};
 use super::partition::{check, fill};
 use super::support::node::{Plan, start_all};
 use super::support::rng::Rng;
+use super::support::skew::library;
 
 const HOUR_S: i64 = 3_600;
 

@@ -5,6 +5,7 @@ pub mod hold;
 pub mod http;
 pub mod node;
 pub mod rng;
+pub mod skew;
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
