@@ -29,6 +29,7 @@ mod rights;
 mod stall;
 mod store_faults;
 mod wall_clock;
+mod warm;
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

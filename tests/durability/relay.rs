@@ -1,10 +1,10 @@
 //! A way between two processes on loopback that can be cut, where hosts of their own are not
-//! permitted.
+//! permitted, and that knows which connections there were.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How soon a stream notices that its way is cut, healed or over.
@@ -27,6 +27,17 @@ struct State {
     /// For so long what comes back is on its way.
     late_ms: AtomicU64,
     is_over: AtomicBool,
+    /// What each connection began with, in their order.
+    begun: Mutex<Vec<Begun>>,
+}
+
+/// What has come on a connection first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// Nothing so far.
+    Nothing,
+    /// A line; of a long one, what came at once.
+    With(String),
 }
 
 /// In which direction bytes go.
@@ -44,6 +55,10 @@ impl State {
     fn is_cut(&self, way: Way) -> bool {
         let passes = way == Way::Back && self.is_cut_there_only.load(Ordering::Relaxed);
         self.is_cut.load(Ordering::Relaxed) && !passes
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Vec<Begun>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stands still while the way is cut, but not for ever. Whether it is open again.
@@ -73,9 +88,11 @@ impl Relay {
                     return;
                 }
                 let (state, find) = (ways.clone(), find.clone());
+                let number = state.begun().len();
+                state.begun().push(Begun::Nothing);
                 std::thread::spawn(move || {
                     // Either side may end at any time; the other one is told.
-                    let _ended = taken.and_then(|near| join(near, &state, &*find));
+                    let _ended = taken.and_then(|near| join(near, number, &state, &*find));
                 });
             }
         });
@@ -85,6 +102,11 @@ impl Relay {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// All connections so far, those that have ended too.
+    pub fn connections(&self) -> Vec<Begun> {
+        self.state.begun().clone()
     }
 
     /// From now on no byte passes, and nobody is told before the kernel would notice.
@@ -120,6 +142,7 @@ impl Drop for Relay {
 
 fn join(
     near: TcpStream,
+    number: usize,
     state: &Arc<State>,
     find: &(impl Fn() -> Option<SocketAddr> + ?Sized),
 ) -> io::Result<()> {
@@ -133,13 +156,25 @@ fn join(
     }
     let (back_from, back_to) = (far.try_clone()?, near.try_clone()?);
     let back = state.clone();
-    std::thread::spawn(move || copy(back_from, back_to, Way::Back, &back));
-    copy(near, far, Way::There, state);
+    std::thread::spawn(move || copy(back_from, back_to, Way::Back, &back, |_| {}));
+    let mut is_first = true;
+    copy(near, far, Way::There, state, |piece| {
+        if std::mem::take(&mut is_first) {
+            let line = String::from_utf8_lossy(piece).lines().next().unwrap_or_default().to_owned();
+            state.begun()[number] = Begun::With(line);
+        }
+    });
     Ok(())
 }
 
-/// Until one side ends. Ends both then.
-fn copy(mut from: TcpStream, mut to: TcpStream, way: Way, state: &State) {
+/// Until one side ends, each piece that has come after a look at it. Ends both then.
+fn copy(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    way: Way,
+    state: &State,
+    mut look: impl FnMut(&[u8]),
+) {
     let mut piece = vec![0; 64 << 10];
     while !state.is_over() && state.pass(way) {
         let got = match from.read(&mut piece) {
@@ -148,6 +183,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, way: Way, state: &State) {
             Err(error) if is_late(&error) => continue,
             Err(_) => break,
         };
+        look(&piece[..got]);
         if way == Way::Back {
             std::thread::sleep(Duration::from_millis(state.late_ms.load(Ordering::Relaxed)));
         }
