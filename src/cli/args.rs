@@ -120,6 +120,11 @@ on_a_bucket! {
         error_code(3, "the node lost its lease and fenced itself: start it again")
     )]
     Node {
+        /// send a second read or write to the store beside one that takes longer than nearly all
+        /// before it: for stores that are late by chance (`celld diagnose --probe` tells)
+        #[argh(switch)]
+        pub(crate) hedge: bool,
+
         /// address for clients (default 127.0.0.1:8787)
         #[argh(option, arg_name = "address")]
         pub(crate) listen: Option<String>,
@@ -283,7 +288,7 @@ on_a_bucket! {
         subcommand,
         name = "diagnose",
         note = "Each finding has a stable code and a line of advice. It ends within three minutes, after
-some sixty requests and one for each lease, and a thousand more with --probe.
+some sixty requests and one for each lease, and two thousand more with --probe.
 The variables of `celld --help` stand for their options.",
         example = "{command_name} --bucket s3://cells/prod --region eu-west-1",
         example = "{command_name} --bucket s3://cells --endpoint http://10.0.0.1:8333 --probe",

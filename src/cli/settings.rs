@@ -142,8 +142,11 @@ pub(crate) fn node(
     typed: args::Node,
     environment: Environment<'_>,
 ) -> Result<NodeSettings, SettingError> {
-    let bucket = bucket(typed.bucket_args(), environment)?;
+    let bucket = BucketSettings { hedge: typed.hedge, ..bucket(typed.bucket_args(), environment)? };
     let mut notes = bucket.notes.clone();
+    if bucket.hedge && !bucket.is_shared() {
+        notes.push("--hedge has no effect on a bucket in a directory".to_owned());
+    }
     let listen = match given("--listen", typed.listen, "CELLD_ADDR", environment) {
         Some(given) => address(&given)?,
         None => LISTEN,
@@ -422,6 +425,19 @@ mod tests {
     }
 
     const BUCKET: (&str, &str) = ("CELLD_BUCKET", "file:///b");
+
+    #[test]
+    fn a_second_request_is_sent_where_a_node_is_told_to() {
+        let at = |url: &str, hedge| {
+            let bucket = Some(url.to_owned());
+            with(args::Node { bucket, hedge, ..args::Node::default() }, &[]).expect("good")
+        };
+        assert!(at("s3://b", true).bucket.options().hedge);
+        assert!(!at("s3://b", false).bucket.options().hedge);
+        let note = "--hedge has no effect on a bucket in a directory";
+        assert_eq!(at("file:///b", true).notes, [note]);
+        assert_eq!(at("s3://b", true).notes, [""; 0]);
+    }
 
     #[test]
     fn a_flag_beats_its_variable() {

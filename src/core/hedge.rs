@@ -14,14 +14,14 @@ const SAMPLES_MIN: u32 = 200;
 /// At so many the older half is forgotten: a store that changes is followed.
 const SAMPLES_MAX: u32 = 4_000;
 /// Of a hundred requests, so many are faster than the wait.
-const QUANTILE: u32 = 95;
+pub(crate) const QUANTILE: u32 = 95;
 /// A request earns it, and a second one costs a hundred: five of a hundred.
 const EARNED: u32 = 5;
 const COST: u32 = 100;
 /// Second requests that may come in a burst.
 const BURST: u32 = 10 * COST;
 /// Shorter waits cost more than they save: the timer itself may be late by as much.
-const DELAY_MIN: Micros = Micros::from_millis(2);
+pub(crate) const DELAY_MIN: Micros = Micros::from_millis(2);
 
 /// Latencies of one kind of request, and the right to send some of them twice.
 #[derive(Clone, Debug)]

@@ -34,5 +34,6 @@ pub mod record;
 pub mod retry;
 pub mod route;
 pub mod time;
+pub mod twins;
 pub mod txid;
 pub mod wake;

@@ -175,13 +175,28 @@ fn a_store_that_loses_some_answers_is_measured_all_the_same() {
     let seen = through(&proxy, &["--probe"]);
     assert_eq!(faults(&seen), BTreeSet::new());
     assert!(proxy.met("lose-response") > 0);
-    // 250 rounds of four, the probe, and what had to be asked again.
+    // 250 rounds of four and as many of pairs, the probe, and what had to be asked again.
     let asked = proxy.requests().len();
-    assert!(asked < 1_500, "{asked} requests");
+    assert!(asked < 2_600, "{asked} requests");
     let swaps = &seen["latency"]["series"][0];
     // One swap in twenty is lost; the next one must not fail for it.
     let number = |key: &str| swaps[key].as_u64().expect("a number");
     assert!(number("count") > 10 * number("failed"), "{swaps}");
+}
+
+#[test]
+fn answers_that_are_late_by_chance_are_told_with_what_helps() {
+    let Some(store) = Store::shared(Kind::Ministack) else { return };
+    let Some(proxy) = Faulty::before(store) else { return };
+    // Of the requests in twos only: the others would take their time, too.
+    proxy.set(json!({"latency_ms": 500, "latency_p": 0.02, "match": "twin"}));
+    let seen = through(&proxy, &["--probe"]);
+    assert_eq!(faults(&seen), BTreeSet::new());
+    assert_eq!(seen["store"]["second_requests"], "late-by-chance", "{:#}", seen["store"]);
+    let findings = seen["findings"].as_array().expect("findings");
+    let told = findings.iter().find(|finding| finding["code"] == "store.late-by-chance");
+    let advice = told.expect("a finding")["advice"].as_str().expect("advice");
+    assert!(advice.contains("--hedge"), "{advice}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ the store byte for byte, so request signatures stay valid. Faults (probabilities
                                 writes nothing (OpenStack Swift's s3api);
                                 STATUS[:CODE]: a failed condition answers that instead of 412/409
   --latency-ms N[,JITTER]       wait N plus or minus up to JITTER milliseconds before forwarding
+  --latency-p P                 ... with this probability only
   --throttle RATE[,BURST]       over RATE requests/s answer 503 SlowDown (--throttle-status 429 for 429)
   --error P[,STATUS[:CODE]]     answer an error (500:InternalError) without forwarding
   --lose-response P             let the store apply a write, then cut the client's connection
@@ -237,7 +238,7 @@ class Proxy:
     # the settings that --control may change, and their "off" values
     SETTINGS = dict(ignore_conditions=None, racy_conditions=None, wrong_error=None, latency_ms=None, throttle=None,
                     throttle_status=503, error=None, lose_response=0.0, late_write=None, cut=0.0, stale_read=0.0,
-                    stale_list=0.0, bad_range=None, bad_range_p=1.0, methods=None, match=None, count=None)
+                    stale_list=0.0, bad_range=None, bad_range_p=1.0, latency_p=1.0, methods=None, match=None, count=None)
 
     def __init__(self, a):
         u = urllib.parse.urlsplit(a.store)
@@ -401,7 +402,7 @@ class Proxy:
         if not aimed:
             return await self.forward(c, head.raw, wire, w, up, keep, pure=True)
 
-        if self.lat:
+        if self.lat and (self.latency_p >= 1 or self.rnd.random() < self.latency_p):
             ms = self.lat[0] + (self.rnd.uniform(-self.lat[1], self.lat[1]) if self.lat[1] else 0)
             if ms > 0:
                 await asyncio.sleep(ms / 1e3)
@@ -848,6 +849,7 @@ def parser():
     ap.add_argument("--racy-conditions", type=float)
     ap.add_argument("--wrong-error", nargs="?", const="minio")
     ap.add_argument("--latency-ms")
+    ap.add_argument("--latency-p", type=float, default=1.0)
     ap.add_argument("--throttle")
     ap.add_argument("--throttle-status", type=int, default=503)
     ap.add_argument("--error")

@@ -122,7 +122,7 @@ impl Faulty {
             "ignore_conditions": null, "racy_conditions": null, "wrong_error": null,
             "latency_ms": null, "throttle": null, "throttle_status": 503, "error": null,
             "lose_response": 0, "late_write": null, "cut": 0, "stale_read": 0, "stale_list": 0,
-            "bad_range": null, "bad_range_p": 1, "methods": null, "match": null, "count": null,
+            "bad_range": null, "bad_range_p": 1, "latency_p": 1, "methods": null, "match": null, "count": null,
         }));
     }
 

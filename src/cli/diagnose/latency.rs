@@ -31,7 +31,7 @@ const TIME_MAX: Duration = Duration::from_secs(20);
 /// A store that fails this often is not worth more rounds.
 const FAILURES_MAX: u64 = 20;
 /// What one small commit of a cell is: a segment with a page.
-const SEGMENT_BYTES: usize = 1_024;
+pub(super) const SEGMENT_BYTES: usize = 1_024;
 /// Segments, and so what a listing shows.
 const SEGMENTS: u64 = 32;
 /// The longest latency that a histogram tells from a longer one.

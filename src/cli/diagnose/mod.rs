@@ -1,6 +1,6 @@
 //! `celld diagnose`: the truth about a machine and a store, before data depends on them.
 //!
-//! Bounds: three minutes; some sixty requests and one for each lease, and with `--probe` another
+//! Bounds: three minutes; some sixty requests and one for each lease, and with `--probe` another two
 //! thousand and four hundred calls for each of eight peers. Objects are written below `probe/` only,
 //! and removed. With `--read-only` nothing is written, neither into the bucket nor into the state
 //! directory, here or at a peer.
@@ -16,6 +16,7 @@ mod store;
 mod system;
 #[cfg(test)]
 mod tests;
+mod twins;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -162,6 +163,11 @@ async fn ask_store(
         let bar = progress.bar(latency::ROUNDS_MAX, "rounds on the store");
         let measured = latency::store(bucket, nonce, looked_at.as_deref(), &bar, findings);
         let mut measured = measured.await;
+        if settings.bucket.is_shared() {
+            let bar = progress.bar(twins::ROUNDS_MAX, "pairs on the store");
+            let told = twins::measure(bucket, nonce, looked_at.as_deref(), &bar, findings);
+            report.store.push(told.await);
+        }
         measured.series.extend(peers::measure(links, settings.is_read_only).await);
         report.latency = Some(measured);
     }

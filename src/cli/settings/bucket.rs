@@ -28,6 +28,8 @@ pub(crate) struct BucketSettings {
     pub(crate) region: Option<String>,
     /// Authorities that are trusted beside the system's, in PEM.
     pub(crate) ca_file: Option<PathBuf>,
+    /// A second request is sent beside one that is late. Of nodes only.
+    pub(crate) hedge: bool,
     /// What the person should know, one line each.
     pub(crate) notes: Vec<String>,
 }
@@ -47,15 +49,21 @@ impl BucketSettings {
     /// # Errors
     /// It cannot be used.
     pub(crate) fn open(&self, access: Access) -> Result<Bucket, OpenError> {
-        let options = OpenOptions {
-            endpoint: self.endpoint.clone(),
-            region: self.region.clone(),
-            ca_file: self.ca_file.clone(),
-            ..OpenOptions::default()
-        };
+        let options = self.options();
         match access {
             Access::Write => Bucket::open_with(&self.url, &options),
             Access::Read => Bucket::open_read_only(&self.url, &options),
+        }
+    }
+
+    /// What its URL does not say.
+    pub(super) fn options(&self) -> OpenOptions {
+        OpenOptions {
+            endpoint: self.endpoint.clone(),
+            region: self.region.clone(),
+            ca_file: self.ca_file.clone(),
+            keys: None,
+            hedge: self.hedge,
         }
     }
 
@@ -100,6 +108,7 @@ pub(crate) fn bucket(
         endpoint: endpoint.map(|given| given.value),
         region: region.map(|given| given.value),
         ca_file: ca_file.map(|given| given.value.into()),
+        hedge: false,
         notes: if is_directory { without_effect } else { Vec::new() },
     })
 }
