@@ -99,7 +99,7 @@ fn start_server() -> Result<SocketAddr> {
             eprintln!("peer_link: the server ended: {error}");
         }
     };
-    rt::spawn_thread("server", placement(1), Duration::ZERO, make)?;
+    rt::spawn_thread("server", placement(1), make)?;
     told.recv().context("the server did not start")
 }
 
@@ -147,7 +147,7 @@ fn measure(at: SocketAddr, what: What, in_flight: usize, time: Duration) -> Resu
         run.cpu_us = cpu_us() - cpu;
         anyhow::Ok(run)
     };
-    let client = rt::spawn_thread("client", placement(0), Duration::ZERO, make)?;
+    let client = rt::spawn_thread("client", placement(0), make)?;
     client.join().map_err(|_| anyhow!("the client panicked"))?.context("no executor")?
 }
 

@@ -52,7 +52,6 @@ impl std::error::Error for StartError {}
 pub fn spawn_thread<F, T>(
     name: &str,
     placement: Placement,
-    spin: Duration,
     make: impl FnOnce() -> F + Send + 'static,
 ) -> Result<JoinHandle<Option<T>>, StartError>
 where
@@ -62,7 +61,7 @@ where
     let named = name.to_owned();
     std::thread::Builder::new()
         .name(name.to_owned())
-        .spawn(move || match make_executor(&named, placement, spin) {
+        .spawn(move || match make_executor(&named, placement) {
             Ok(executor) => {
                 let announced = heart::announce();
                 Some(executor.run(shielded(async {
@@ -98,7 +97,7 @@ pub fn busy_us() -> u64 {
 /// # Panics
 /// The system gives no ring; [`crate::preflight()`] tells why.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let executor = make_executor("main", Placement::Floating, Duration::ZERO)
+    let executor = make_executor("main", Placement::Floating)
         .expect("an executor starts where the pre-flight passes");
     let announced = heart::announce();
     executor.run(shielded(async {
@@ -108,10 +107,10 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Waits a little for locked memory: the kernel gives back that of a process some time after its end.
-fn make_executor(name: &str, placement: Placement, spin: Duration) -> io::Result<LocalExecutor> {
+fn make_executor(name: &str, placement: Placement) -> io::Result<LocalExecutor> {
     let end = Instant::now() + MEMORY_LIMIT;
     loop {
-        match builder(name, placement, spin).make().map_err(to_io) {
+        match builder(name, placement).make().map_err(to_io) {
             Err(error) if error.kind() == io::ErrorKind::OutOfMemory && Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -120,7 +119,7 @@ fn make_executor(name: &str, placement: Placement, spin: Duration) -> io::Result
     }
 }
 
-fn builder(name: &str, placement: Placement, spin: Duration) -> LocalExecutorBuilder {
+fn builder(name: &str, placement: Placement) -> LocalExecutorBuilder {
     let place = match placement {
         Placement::Core(core) => glommio::Placement::Fixed(core),
         Placement::Floating => glommio::Placement::Unbound,
@@ -130,7 +129,6 @@ fn builder(name: &str, placement: Placement, spin: Duration) -> LocalExecutorBui
         .io_memory(IO_MEMORY_BYTES)
         .ring_depth(RING_DEPTH)
         .preempt_timer(PREEMPT)
-        .spin_before_park(spin)
         .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
 }
 

@@ -279,7 +279,7 @@ mod tests {
         const ORDERS: u32 = 5_000;
         let (mut order, mut orders) = crate::mpsc::channel::<u32>(1);
         let (tell, told) = mpsc::sync_channel(1);
-        let executor = spawn_thread("late", Placement::Floating, Duration::ZERO, || async move {
+        let executor = spawn_thread("late", Placement::Floating, || async move {
             let _gone = tell.send(thread_id() as u32);
             while let Some(order) = orders.next().await {
                 sleep(Duration::from_micros(100)).await;

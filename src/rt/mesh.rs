@@ -102,7 +102,6 @@ fn give_back<T>(error: GlommioError<T>) -> T {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
     use crate::{Placement, spawn_thread};
@@ -113,7 +112,7 @@ mod tests {
             .into_iter()
             .enumerate()
             .map(|(me, end)| {
-                spawn_thread("peer", Placement::Floating, Duration::ZERO, move || async move {
+                spawn_thread("peer", Placement::Floating, move || async move {
                     let (senders, receivers) = end.join().await;
                     for sender in senders.iter().flatten() {
                         sender.send(me).await.expect("the peer is there");

@@ -374,7 +374,7 @@ mod tests {
                 let _gone = tell.send(rest);
             };
             let floating = crate::Placement::Floating;
-            let thread = crate::spawn_thread("other", floating, std::time::Duration::ZERO, there);
+            let thread = crate::spawn_thread("other", floating, there);
             client.write_all(&all[20_000..]).await.expect("a reader");
             client.close().await.expect("a reader");
             assert!(told.await.expect("all of it") == all[100..]);

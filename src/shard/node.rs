@@ -93,7 +93,7 @@ pub fn run(options: NodeOptions) -> Result<Exit, NodeError> {
     let common = Common { facts, authority, status, members, bucket: options.bucket.clone() };
     let (orders, threads) = start_shards(&common)?;
     let node = Node { common, orders, listen, internal, signals, options, stopped_at: None };
-    let io = rt::spawn_thread("io", Placement::Floating, Duration::ZERO, move || node.run())?;
+    let io = rt::spawn_thread("io", Placement::Floating, move || node.run())?;
     let exit = io.join().ok().flatten();
     match exit {
         Some(Ok(Exit::Drained)) => {

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
 
 use bytes::Bytes;
 use celld_core::fleet::{FLEET_KEY, FleetId, FleetRecord, FleetSecret};
@@ -67,8 +66,7 @@ fn serve(fleet_number: u8, name: &'static str, is_draining: bool) -> SocketAddr 
         };
         Server::new(Rc::new(identity)).serve(listener, answer).await;
     };
-    celld_rt::spawn_thread("server", celld_rt::Placement::Floating, Duration::ZERO, make)
-        .expect("a thread");
+    celld_rt::spawn_thread("server", celld_rt::Placement::Floating, make).expect("a thread");
     told.recv().expect("a server")
 }
 

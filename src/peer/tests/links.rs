@@ -466,7 +466,7 @@ fn a_link_to_a_shard_is_served_by_that_one() {
         many
     };
     let floating = rt::Placement::Floating;
-    let other = rt::spawn_thread("other", floating, Duration::ZERO, other).expect("a thread");
+    let other = rt::spawn_thread("other", floating, other).expect("a thread");
     rt::block_on(async {
         let server = Server::new(identity(&fleet(1), "server"));
         let way = RefCell::new(sender.clone());

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use celld_core::fleet::FleetRecord;
 use celld_core::wake::{Entry, Verdict};
@@ -60,7 +59,7 @@ pub(super) fn start_shards(common: &Common) -> Result<(Orders, Threads), NodeErr
         let core = cores[index % cores.len()];
         let make = move || run_shard(index, common, end, receiver);
         let name = format!("shard-{index}");
-        threads.push(rt::spawn_thread(&name, Placement::Core(core), Duration::ZERO, make)?);
+        threads.push(rt::spawn_thread(&name, Placement::Core(core), make)?);
     }
     Ok((orders, threads))
 }

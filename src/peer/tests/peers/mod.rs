@@ -130,7 +130,7 @@ impl Node {
             let connections = server.connections();
             Ended { connections, refused: refused.count, why_refused }
         };
-        let thread = rt::spawn_thread("server", rt::Placement::Floating, Duration::ZERO, make);
+        let thread = rt::spawn_thread("server", rt::Placement::Floating, make);
         let thread = Some(thread.expect("a thread"));
         Self { at: told.recv().expect("a server"), seen, stop: Some(stop), thread }
     }
