@@ -19,6 +19,7 @@ mod settings;
 mod spelling;
 mod watch;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -115,11 +116,18 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// One line instead of Rust's own, which may wait for ever for who reads stderr.
+/// As a line of the log: Rust's own hook may wait for ever for who reads stderr. Where the calls came
+/// from is told only if `RUST_BACKTRACE` asks for it.
 fn tell_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
     let text = panic.payload_as_str().unwrap_or("no message");
-    celld_rt::log!("celld: internal error{place}: {text}");
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("without a name");
+    celld_rt::log!("celld: internal error in thread {name}{place}: {text}");
+    let calls = Backtrace::capture();
+    if calls.status() == BacktraceStatus::Captured {
+        celld_rt::log!("{calls}");
+    }
 }
 
 fn run(command: Command) -> Result<ExitCode, CommandError> {

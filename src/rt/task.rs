@@ -66,9 +66,10 @@ pub fn guarded<T>(future: impl Future<Output = T>) -> impl Future<Output = Optio
     AssertUnwindSafe(future).catch_unwind().map(Result::ok)
 }
 
-/// Does one piece of work of a loop that has to go on: a panic in it ends the piece.
-pub fn guard(work: impl FnOnce()) {
-    let _panicked = catch_unwind(AssertUnwindSafe(work));
+/// Does one piece of work of a loop that has to go on; `None` after a panic, which the panic hook has
+/// reported.
+pub fn guard<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
 #[cfg(test)]
@@ -79,7 +80,8 @@ mod tests {
     #[test]
     fn a_panic_ends_what_is_guarded_and_nothing_around_it() {
         block_on(async {
-            guard(|| panic!("planted"));
+            assert_eq!(guard(|| panic!("planted")), None::<u8>);
+            assert_eq!(guard(|| 7), Some(7));
             assert_eq!(guarded(async { panic!("planted") }).await, None::<u8>);
             assert_eq!(guarded(async { 7 }).await, Some(7));
         });
