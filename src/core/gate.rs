@@ -34,7 +34,7 @@ impl<A> Gate<A> {
         Self { held: VecDeque::new(), proven, is_closed: false, is_broken: false }
     }
     /// The same, but nothing leaves before [`Gate::durable`] is told for the first time: the cell
-    /// has an alarm, whose entry in the wake index is still to be written.
+    /// may have an alarm, whose entry in the wake index is still to be written.
     pub fn closed(proven: Txid) -> Self {
         Self { is_closed: true, ..Self::new(proven) }
     }

@@ -197,7 +197,7 @@ impl Shard {
         loop {
             let next = effects.borrow_mut().pop_front();
             let Some(effect) = next else { break };
-            self.perform_drain(effect);
+            rt::guard(|| self.perform_drain(effect));
         }
         is_performing.set(false);
     }

@@ -41,7 +41,7 @@ pub use options::{Exit, FleetOptions, NodeOptions, Ready};
 pub use shards::online_cores;
 
 use adopting::Seen;
-use shards::{Order, Orders, start_shards};
+use shards::{Order, Orders, start_shards, vital};
 
 /// Between two looks at a lease that may be over.
 const COMPANY_PAUSE: Duration = Duration::from_millis(200);
@@ -200,7 +200,10 @@ impl Node {
         let record = Arc::new(record);
         let members = self.common.members.clone();
         members.look(&bucket).await;
-        rt::spawn(fleet::members::keep(members, bucket, self.options.ttl));
+        rt::spawn(vital(
+            "the watch of other nodes",
+            fleet::members::keep(members, bucket, self.options.ttl),
+        ));
         self.check_company().await?;
         let listen = self.internal.as_ref().map(|(address, _)| *address);
         for shard in 0..self.orders.len() {
@@ -254,11 +257,8 @@ impl Node {
             opened.map_err(|error| NodeError::Listen(self.listen, error))?;
         }
         self.tell(&serves);
-        let scan = rt::spawn_joined(crate::scan::run(
-            self.common.bucket.clone(),
-            self.visits(),
-            self.rank(),
-        ));
+        let scan = crate::scan::run(self.common.bucket.clone(), self.visits(), self.rank());
+        let scan = rt::spawn_joined(vital("the watch of alarms", scan));
         while self.signals.seen().is_none() {
             let stop = self.signals.wait(Stop::Drain);
             if rt::timeout(self.options.watch, stop).await.is_ok() {

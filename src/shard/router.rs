@@ -20,7 +20,7 @@ use futures_util::stream::LocalBoxStream;
 use http::{HeaderMap, Method};
 use rustc_hash::FxHashMap;
 
-use crate::body::{Answered, Asked, Flow, Outcome};
+use crate::body::{Answered, Asked, Flow, Outcome, internal_error};
 use crate::cell::{Via, Wanted, overloaded};
 use crate::coding::Coding;
 use crate::fleet::answer;
@@ -295,7 +295,49 @@ pub(crate) async fn receive(
     receiver: rt::MeshReceiver<Box<Message>>,
 ) {
     while let Some(message) = receiver.recv().await {
-        rt::guard(|| take(&shard, other, *message));
+        let waits = Waits::of(&message);
+        if rt::guard(|| take(&shard, other, *message)).is_none() {
+            waits.fail(&shard, other);
+        }
+    }
+}
+
+/// What the other shard waits for.
+enum Waits {
+    Answer(u64),
+    Chunk(u64),
+    Nothing,
+}
+
+impl Waits {
+    fn of(message: &Message) -> Self {
+        match message {
+            Message::Fetch { call, .. } => Self::Answer(*call),
+            Message::Pull { stream } => Self::Chunk(*stream),
+            Message::Abandon { .. }
+            | Message::Answer { .. }
+            | Message::Refuse { .. }
+            | Message::Shorter { .. }
+            | Message::Client(_)
+            | Message::Peer(_)
+            | Message::Operate(..)
+            | Message::Cancel { .. }
+            | Message::Chunk { .. }
+            | Message::Socket { .. } => Self::Nothing,
+        }
+    }
+
+    /// Says that it will not come: a panic has ended what was to send it.
+    fn fail(self, shard: &Shard, other: usize) {
+        match self {
+            Self::Answer(call) => {
+                shard.router.send(other, Message::Answer { call, outcome: Err(internal_error()) });
+            }
+            Self::Chunk(stream) => {
+                shard.router.send(other, Message::Chunk { stream, chunk: Err(internal_error()) });
+            }
+            Self::Nothing => {}
+        }
     }
 }
 

@@ -52,9 +52,9 @@ impl Cell {
                 }
             }
         };
-        shard.compactions.set(shard.compactions.get() + 1);
+        let permit = Permit::take(&shard);
         let cell = self.clone();
-        rt::spawn(async move {
+        self.spawn(async move {
             if let Err(why) = cell.compact(&shard, life, job, max).await {
                 if !why.is_empty() {
                     rt::log!("celld: cell {}: files are not merged: {why}", cell.id);
@@ -64,7 +64,7 @@ impl Cell {
                     live.compactor.on_failed();
                 });
             }
-            shard.compactions.set(shard.compactions.get() - 1);
+            drop(permit);
         });
     }
 
@@ -131,6 +131,22 @@ impl Cell {
             Phase::Live(live) => Some(act(live)),
             Phase::Cold | Phase::Activating | Phase::Leaving => None,
         }
+    }
+}
+
+/// One of the merges of a shard.
+struct Permit(Rc<Shard>);
+
+impl Permit {
+    fn take(shard: &Rc<Shard>) -> Self {
+        shard.compactions.set(shard.compactions.get() + 1);
+        Self(shard.clone())
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.compactions.set(self.0.compactions.get() - 1);
     }
 }
 

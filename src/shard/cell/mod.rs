@@ -202,17 +202,27 @@ impl Cell {
     /// Starts a task that the cell waits for. A panic in it is a bug of ours: what waits for the cell
     /// fails, and the next request starts from what is durable.
     fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
-        let cell = Rc::downgrade(self);
+        let (cell, life) = (Rc::downgrade(self), self.state.borrow().life);
         rt::spawn(rt::guarded(task).map(move |end| {
             if let (None, Some(cell)) = (end, cell.upgrade()) {
-                let is_live = matches!(cell.state.borrow().phase, Phase::Live(_));
-                if is_live {
-                    cell.fail_life(&internal_error());
-                } else {
-                    cell.fail_arrivals(&internal_error());
-                }
+                cell.break_down(life);
             }
         }));
+    }
+
+    fn break_down(self: &Rc<Self>, life: u64) {
+        let is_live = {
+            let state = self.state.borrow();
+            if state.life != life {
+                return;
+            }
+            matches!(state.phase, Phase::Live(_))
+        };
+        if is_live {
+            self.fail_life(&internal_error());
+        } else {
+            self.fail_arrivals(&internal_error());
+        }
     }
 
     fn activate(self: &Rc<Self>) {

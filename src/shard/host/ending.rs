@@ -50,42 +50,31 @@ impl Host {
         self.broken.set(true);
         shard.replace_host(self);
         let cells: Vec<_> = self.table.borrow().cells.values().cloned().collect();
+        // One that panics, perhaps once more, must not keep the others.
         for cell in cells {
-            cell.fail_life(why);
+            rt::guard(|| cell.fail_life(why));
         }
         let events: Vec<_> = self.table.borrow().events.keys().copied().collect();
         for event in events {
-            self.fail_event(event, why);
+            rt::guard(|| self.fail_event(event, why));
         }
     }
-}
 
-/// Inputs are being worked on. A panic meanwhile is a bug of ours, and what it has left undone is not
-/// known: the realm ends, as everything in it would wait for ever.
-pub(super) struct Driven<'a> {
-    host: &'a Rc<Host>,
-    was_panicking: bool,
-}
-
-impl<'a> Driven<'a> {
-    pub(super) fn begin(host: &'a Rc<Host>) -> Self {
-        Self { host, was_panicking: std::thread::panicking() }
-    }
-}
-
-impl Drop for Driven<'_> {
-    fn drop(&mut self) {
-        if self.was_panicking || !std::thread::panicking() {
-            return;
-        }
-        let host = self.host.clone();
+    /// A panic has ended a turn, or what its calls wanted. It is a bug of ours, and what it has left
+    /// undone is not known: whatever is in the realm would wait for ever.
+    pub(super) fn break_down(self: &Rc<Self>) {
+        self.retired.set(true);
+        self.broken.set(true);
+        let host = self.clone();
         rt::spawn(async move {
-            // Until nothing is borrowed any more.
+            // Who has put something into the inbox may be in the middle of things.
             rt::yield_now().await;
             if let Some(shard) = host.shard.upgrade() {
                 host.retire_broken(&shard, &internal_error());
             }
+            // What is left in the inbox is for nobody.
             host.driving.set(false);
+            host.drive();
         });
     }
 }

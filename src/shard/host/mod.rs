@@ -32,7 +32,6 @@ mod reply;
 mod sockets;
 mod streams;
 
-use ending::Driven;
 use events::Event;
 pub(crate) use perform::while_wanted;
 pub(crate) use reply::Reply;
@@ -317,24 +316,33 @@ impl Host {
         if self.driving.replace(true) {
             return;
         }
-        let _ends_with_a_panic = Driven::begin(self);
-        let started = rt::mono_us();
-        loop {
-            let Some(queued) = self.inbox.borrow_mut().pop_front() else { break };
-            if let Some(queued) = self.pass(queued) {
-                self.turn(queued);
-            }
-            if rt::mono_us() - started > SLICE_US && !self.inbox.borrow().is_empty() {
+        // Whoever has put something into the inbox goes on, also after a panic.
+        match rt::guard(|| self.work_for_a_slice()) {
+            Some(is_done) if is_done => self.driving.set(false),
+            Some(_) => {
                 let host = self.clone();
                 rt::spawn(async move {
                     rt::yield_now().await;
                     host.driving.set(false);
                     host.drive();
                 });
-                return;
+            }
+            None => self.break_down(),
+        }
+    }
+
+    /// Works the inbox. `false`: something is left in it, for when others have had their turn.
+    fn work_for_a_slice(self: &Rc<Self>) -> bool {
+        let started = rt::mono_us();
+        loop {
+            let Some(queued) = self.inbox.borrow_mut().pop_front() else { return true };
+            if let Some(queued) = self.pass(queued) {
+                self.turn(queued);
+            }
+            if rt::mono_us() - started > SLICE_US && !self.inbox.borrow().is_empty() {
+                return false;
             }
         }
-        self.driving.set(false);
     }
 
     /// The input, if its gate is open; a closed gate keeps it.

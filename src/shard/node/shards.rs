@@ -1,5 +1,6 @@
 //! The shards of a node: their threads, and what the io executor tells them.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,6 +24,9 @@ use crate::shard::Shard;
 const MESH_CAPACITY: usize = 1_024;
 /// Orders that wait for one shard before who gives them waits, too.
 const ORDERS_MAX: usize = 16;
+
+/// Exit code of the process after an internal error that the node cannot go on with.
+const FAILED: i32 = 1;
 
 /// What the io executor tells a shard.
 pub(super) enum Order {
@@ -57,11 +61,26 @@ pub(super) fn start_shards(common: &Common) -> Result<(Orders, Threads), NodeErr
         orders.push(sender);
         let common = common.clone();
         let core = cores[index % cores.len()];
-        let make = move || run_shard(index, common, end, receiver);
         let name = format!("shard-{index}");
+        let what = name.clone();
+        let make = move || vital(what, run_shard(index, common, end, receiver));
         threads.push(rt::spawn_thread(&name, Placement::Core(core), make)?);
     }
     Ok((orders, threads))
+}
+
+/// Runs what a node cannot do without. A panic in it ends the process, as one that dies: what it owns
+/// is for others when its lease is over.
+pub(super) async fn vital<T>(what: impl Display, work: impl Future<Output = T>) -> T {
+    match rt::guarded(work).await {
+        Some(value) => value,
+        None => {
+            rt::log!(
+                "celld: {what} has ended with an internal error; the node ends, start it again"
+            );
+            std::process::exit(FAILED)
+        }
+    }
 }
 
 /// The cores that this process may use: a container may have fewer than the machine.
