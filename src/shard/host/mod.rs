@@ -318,8 +318,8 @@ impl Host {
         }
         // Whoever has put something into the inbox goes on, also after a panic.
         match rt::guard(|| self.work_for_a_slice()) {
-            Some(is_done) if is_done => self.driving.set(false),
-            Some(_) => {
+            Some(true) => self.driving.set(false),
+            Some(false) => {
                 let host = self.clone();
                 rt::spawn(async move {
                     rt::yield_now().await;
