@@ -183,8 +183,9 @@ fn shown(bytes: &[u8]) -> String {
 
 #[test]
 fn the_bytes_of_heads_in_version_three_stay() {
-    let kinds = [CallKind::FETCH, CallKind::PROBE, CallKind::OPERATOR, CallKind::TAKE];
-    assert_eq!(kinds.map(|kind| kind.0), [1, 2, 3, 4]);
+    let kinds =
+        [CallKind::FETCH, CallKind::PROBE, CallKind::OPERATOR, CallKind::TAKE, CallKind::RPC];
+    assert_eq!(kinds.map(|kind| kind.0), [1, 2, 3, 4, 5]);
     let words = [Ok(failure().to_words().into())];
     let said =
         [&fetch()[..], &answers(), &of_nodes(), &of_operators(), &messages(), &words].concat();

@@ -56,6 +56,9 @@ impl CallKind {
     pub const OPERATOR: Self = Self(3);
     /// Of the owner that hands a cell over: [`crate::take`].
     pub const TAKE: Self = Self(4);
+    /// A call of a method of a cell: as [`Self::FETCH`], but the body is the message, and comes whole
+    /// before the cell hears of it.
+    pub const RPC: Self = Self(5);
 }
 
 /// Whether more of a body follows.

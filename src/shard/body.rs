@@ -76,6 +76,8 @@ pub(crate) struct Answered {
 /// A request on its way to a realm or to a server.
 #[derive(Debug)]
 pub(crate) struct Asked {
+    /// As in [`celld_v8host::Request`].
+    pub is_rpc: bool,
     pub method: http::Method,
     pub url: String,
     pub headers: HeaderMap,

@@ -386,6 +386,7 @@ async fn asked(request: Request<Incoming>, ends: Ends) -> Result<Asked, Refusal>
     parts.headers.insert("cf-connecting-ip", ip.expect("an address is plain text"));
     let body = read_body(body).await?;
     Ok(Asked {
+        is_rpc: false,
         method: parts.method,
         url,
         headers: parts.headers,

@@ -46,7 +46,7 @@ impl Outbound {
     /// A `TypeError` as `fetch` rejects with.
     pub async fn fetch(&self, asked: Asked) -> Outcome {
         let client = self.client.get_or_init(|| HttpClient::new(tls_config()));
-        let Asked { mut method, url, mut headers, body, redirect } = asked;
+        let Asked { mut method, url, mut headers, body, redirect, is_rpc: _ } = asked;
         let mut url = Url::parse(&url)
             .map_err(|error| failure("TypeError", format!("Invalid URL: {url} ({error})")))?;
         let mut next = body;

@@ -88,6 +88,7 @@ pub(crate) enum Message {
 }
 
 pub(crate) struct WireRequest {
+    is_rpc: bool,
     method: Method,
     url: String,
     headers: HeaderMap,
@@ -201,6 +202,7 @@ pub(crate) fn send_fetch(shard: &Rc<Shard>, other: usize, target: Target, wanted
     router.next_call.set(call + 1);
     router.calls.borrow_mut().insert(call, (other, reply));
     let request = WireRequest {
+        is_rpc: asked.is_rpc,
         method: asked.method,
         url: asked.url,
         headers: asked.headers,
@@ -346,6 +348,7 @@ fn take(shard: &Rc<Shard>, other: usize, message: Message) {
     match message {
         Message::Fetch { call, target, request, via, attempt } => {
             let asked = Asked {
+                is_rpc: request.is_rpc,
                 method: request.method,
                 url: request.url,
                 headers: request.headers,

@@ -92,6 +92,8 @@ pub enum Body {
 /// A request on its way into or out of JavaScript.
 #[derive(Debug)]
 pub struct Request {
+    /// A call of RPC: `body` is its message (`js/rpc.js`), all else says nothing.
+    pub is_rpc: bool,
     pub method: Method,
     /// Absolute, serialised as WHATWG URL does.
     pub url: String,
@@ -101,6 +103,22 @@ pub struct Request {
     pub redirect: Redirect,
     /// How the body of the answer is to come; read for outgoing requests only.
     pub answer: Encoding,
+}
+
+impl Request {
+    /// A call of RPC.
+    #[must_use]
+    pub fn rpc(message: Bytes) -> Self {
+        Self {
+            is_rpc: true,
+            method: Method::POST,
+            url: String::new(),
+            headers: HeaderMap::new(),
+            body: Body::Bytes(message),
+            redirect: Redirect::Manual,
+            answer: Encoding::Automatic,
+        }
+    }
 }
 
 /// `encodeBody` and `encodeResponseBody`: who packs the body of a response as its
@@ -172,7 +190,8 @@ pub struct Origin {
 /// is empty.
 #[derive(Debug)]
 pub enum Input {
-    /// Runs `fetch` of the default export (`cell: None`) or of the cell's instance.
+    /// Runs `fetch` of the default export (`cell: None`) or of the cell's instance; or, for a call of
+    /// RPC, whose body comes whole, a method of that instance.
     Fetch {
         event: EventId,
         cell: Option<CellSlot>,
@@ -316,7 +335,7 @@ pub enum HostCall {
         origin: Origin,
         request: Request,
     },
-    /// `stub.fetch`. Calls on one `stub` must arrive in order. Answer: [`Answer::Response`].
+    /// `stub.fetch`, or a method of the stub. Calls on one `stub` must arrive in order. Answer: [`Answer::Response`].
     FetchCell {
         call: CallId,
         origin: Origin,

@@ -46,6 +46,7 @@ const FILES: &[(&str, &str)] = &[
     ("fetch.js", include_str!("js/fetch.js")),
     ("tracing.js", include_str!("js/tracing.js")),
     ("dispatch.js", include_str!("js/dispatch.js")),
+    ("rpc.js", include_str!("js/rpc.js")),
     ("loopback.js", include_str!("js/loopback.js")),
     ("alarms.js", include_str!("js/alarms.js")),
     ("sql.js", include_str!("js/sql.js")),

@@ -20,6 +20,7 @@ use crate::state::{RealmState, Rejection};
 #[derive(Clone, Copy)]
 pub(crate) enum Entry {
     Fetch,
+    Rpc,
     Scheduled,
     Alarm,
     Socket,
@@ -41,8 +42,9 @@ pub(crate) enum Entry {
 }
 
 /// In the order of [`Entry`].
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "fetch",
+    "rpc",
     "scheduled",
     "alarm",
     "socket",
@@ -248,7 +250,20 @@ fn report_rejections(scope: &mut PinScope, entries: &Entries, state: &RealmState
 fn deliver(scope: &mut PinScope, entries: &Entries, input: Input) -> Option<()> {
     match input {
         Input::Fetch { event, cell, request } => {
-            let Request { method, url, headers, body, redirect: _, answer: _ } = request;
+            let Request { is_rpc, method, url, headers, body, redirect: _, answer: _ } = request;
+            if is_rpc {
+                let Body::Bytes(message) = body else {
+                    convert::throw_error(scope, "the message of a call comes whole");
+                    return None;
+                };
+                let arguments = [
+                    number(scope, event.0),
+                    optional(scope, cell.map(|cell| u64::from(cell.0))),
+                    convert::uint8_array(scope, message)?.into(),
+                ];
+                entries.call(scope, Entry::Rpc, &arguments)?;
+                return Some(());
+            }
             let (kind, value, length) = body_values(scope, body)?;
             let arguments = [
                 number(scope, event.0),

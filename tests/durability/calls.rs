@@ -140,9 +140,38 @@ fn calls_on_one_stub_arrive_in_order_while_the_way_to_their_cell_becomes_known()
         });
         // Each on a connection of its own, so that each shard learns the way.
         for n in 0..16 {
-            let bodies = if n % 2 == 1 { "&bodies" } else { "" };
+            let bodies = ["", "&bodies", "&rpc"][n % 3];
             let order = format!("/order?cell={cell}&n={}{bodies}", sent.len());
             assert_eq!(text(&other, &order), Some(sent.join(",")), "cell {cell}{bodies}");
+        }
+    }
+}
+
+#[test]
+fn a_method_is_called_at_another_node_as_at_its_own() {
+    let _machine = super::shared();
+    let site = Site::of("calls");
+    let [owner, other] = owner_and_other(&site);
+    let missing = "The RPC receiver does not implement the method \"nope\".";
+    let too_long = "Serialized RPC arguments or return values are limited to 32MiB, but the size \
+                    of this value was: 41943047 bytes.";
+    for (call, seen) in [
+        ("name=large&bytes=3", json!(3)),
+        ("name=large&bytes=5000000", json!(5_000_000)),
+        ("name=large&bytes=33000000", json!(33_000_000)),
+        ("name=large", json!(["Error", too_long, true, null, null, null])),
+        ("name=nope", json!(["TypeError", missing, true, null, null, null])),
+        ("name=fails", json!(["RangeError", "failed", true, null, null, 7])),
+        ("name=leaves", json!(["Error", "left", true, null, true, null])),
+        (
+            "name=order",
+            json!(["TypeError", missing.replace("nope", "order"), true, null, null, null]),
+        ),
+    ] {
+        for node in [&owner, &other] {
+            let answer = text(node, &format!("/method?cell=a&{call}")).expect("an answer");
+            let answer: Value = serde_json::from_str(&answer).expect("JSON");
+            assert_eq!(answer, seen, "{call}");
         }
     }
 }

@@ -271,6 +271,13 @@ fn nobody_is_told_of_an_alarm_before_the_index_has_it() {
     reader.send("GET", "/a/alarm").expect("a request");
     assert!(!reader.hears_within(SILENCE).expect("an open connection"), "the read was not held");
     assert!(!setter.hears_within(SILENCE).expect("an open connection"), "the answer was not held");
+    // The same of a method of the cell.
+    let mut caller = node.client();
+    caller.send("POST", &format!("/c/set?rpc&in=600000&tell={}", ear.url)).expect("a request");
+    let mut other = node.client();
+    other.send("GET", "/a/alarm?rpc").expect("a request");
+    assert!(!caller.hears_within(SILENCE).expect("an open connection"), "the answer was not held");
+    assert!(!other.hears_within(SILENCE).expect("an open connection"), "the read was not held");
     // An alarm's own request to the world waits as well.
     let mut again = node.client();
     let path = format!("/b/set?in=1&tell={}&mode=again", ear.url);
@@ -280,6 +287,9 @@ fn nobody_is_told_of_an_alarm_before_the_index_has_it() {
     hold.end();
     let set = setter.receive().expect("an answer").text();
     assert_eq!(reader.receive().expect("an answer").text(), set);
+    assert_eq!(other.receive().expect("an answer").text(), set);
+    let set = caller.receive().expect("an answer").text();
+    assert_eq!(asked(&node, "/c/alarm?rpc"), set);
     again.receive().expect("an answer").good();
     ear.wait_for(1);
 }

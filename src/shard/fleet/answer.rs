@@ -5,7 +5,9 @@ use std::rc::Rc;
 use celld_core::route::Refusal as Why;
 use celld_peer::fetch::{Content, FetchHead, FetchReply, ResponseHead};
 use celld_peer::identity::Role;
-use celld_peer::{BodyReader, Call, CallKind, Code, FrameError, Refusal, Reply as PeerReply};
+use celld_peer::{
+    BodyReader, Call, CallKind, Code, FrameError, Refusal, Reply as PeerReply, WholeError,
+};
 use celld_rt as rt;
 use celld_v8host::{Encoding, Failure, Redirect, Target};
 use futures_lite::FutureExt as _;
@@ -20,10 +22,13 @@ use crate::operator;
 use crate::shard::Shard;
 use crate::websocket;
 
+/// What a message of RPC may have, as workerd has it.
+const RPC_BYTES_MAX: usize = 32 << 20;
+
 /// Answers one call.
 pub(crate) async fn answer(shard: Rc<Shard>, call: Call) {
     let is_forbidden = match call.kind {
-        CallKind::FETCH | CallKind::TAKE => call.peer.role != Role::Node,
+        CallKind::FETCH | CallKind::RPC | CallKind::TAKE => call.peer.role != Role::Node,
         CallKind::OPERATOR => call.peer.role != Role::Operator,
         _ => false,
     };
@@ -32,7 +37,7 @@ pub(crate) async fn answer(shard: Rc<Shard>, call: Call) {
         return call.reply.refuse(Refusal::new(Code::Forbidden, words));
     }
     match call.kind {
-        CallKind::FETCH => fetch(shard, call).await,
+        CallKind::FETCH | CallKind::RPC => fetch(shard, call).await,
         CallKind::OPERATOR => operator::answer(shard, call).await,
         CallKind::TAKE => handover::take(shard, call).await,
         CallKind::PROBE => match shard.status.probe_reply(&shard.facts.me).encode() {
@@ -50,13 +55,27 @@ pub(crate) async fn answer(shard: Rc<Shard>, call: Call) {
 }
 
 async fn fetch(shard: Rc<Shard>, call: Call) {
-    let Call { head, body, reply, .. } = call;
+    let Call { kind, peer, head, body, reply, .. } = call;
     let head = match FetchHead::decode(&head) {
         Ok(head) => head,
         Err(error) => return reply.refuse(Refusal::new(Code::Unsupported, error.to_string())),
     };
+    let is_rpc = kind == CallKind::RPC;
+    let Some(fleet) = shard.fleet.get() else { return };
+    let turn = fleet.arguments.turn(&peer.session, &head.cell, is_rpc && !body.has_come()).await;
     let mut messages = None;
     let body = match head.content {
+        Content::Body(_) if is_rpc => match body.whole(RPC_BYTES_MAX).await {
+            Ok(message) => Flow::Bytes(message),
+            Err(WholeError::Call(_)) => return,
+            Err(too_long @ WholeError::TooLong(_)) => {
+                return reply.refuse(Refusal::new(Code::Failed, too_long.to_string()));
+            }
+        },
+        Content::Nothing | Content::Messages if is_rpc => {
+            let words = "a call of a method comes with a message";
+            return reply.refuse(Refusal::new(Code::Unsupported, words));
+        }
         Content::Body(len) => match read_now(body, len).await {
             Ok(body) => body,
             // The caller has gone.
@@ -75,6 +94,7 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
         name: head.name,
     };
     let asked = Asked {
+        is_rpc,
         method: head.method,
         url: head.url,
         headers: head.headers,
@@ -85,6 +105,7 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
     let (sender, receiver) = rt::oneshot::channel();
     let number = shard.number_asker();
     shard.fetch_cell(target, asked, Reply::Node(number, sender), via);
+    drop(turn);
     let answered = async { Some(receiver.await) };
     let gone = async {
         reply.gone().await;

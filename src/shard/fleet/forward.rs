@@ -232,7 +232,8 @@ async fn call(
         let text = "the request has too long a head to be sent to another node";
         return Ok(Err(failure("TypeError", text)));
     };
-    let ask = Ask { kind: CallKind::FETCH, head, wait: None };
+    let kind = if wanted.asked.is_rpc { CallKind::RPC } else { CallKind::FETCH };
+    let ask = Ask { kind, head, wait: None };
     if asks_for_socket(wanted) {
         return open_socket(&link, ask).await;
     }

@@ -6,6 +6,7 @@
 //! speak to which is in [`lanes`].
 
 pub(crate) mod answer;
+mod arguments;
 pub(crate) mod direct;
 pub(crate) mod forward;
 pub(crate) mod handover;
@@ -26,6 +27,7 @@ use celld_peer::identity::{Identity, IdentityError, Principal, Role};
 use celld_peer::{Link, Server};
 
 use crate::shard::now;
+use arguments::Arguments;
 use forward::Sent;
 use lanes::Lanes;
 pub(crate) use lanes::Place;
@@ -38,6 +40,7 @@ pub(crate) struct Fleet {
     lanes: RefCell<Lanes>,
     routes: RefCell<Routes<CellId>>,
     pub sent: Sent,
+    pub arguments: Arguments,
 }
 
 impl Fleet {
@@ -58,6 +61,7 @@ impl Fleet {
             lanes: RefCell::new(Lanes::new(identity, place, me.node.clone())),
             routes: RefCell::new(Routes::new(ROUTES_MAX)),
             sent: Sent::default(),
+            arguments: Arguments::default(),
         })
     }
 

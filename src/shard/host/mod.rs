@@ -167,6 +167,7 @@ impl Host {
             opened.course = course;
         }
         let request = Request {
+            is_rpc: asked.is_rpc,
             method: asked.method,
             url: asked.url,
             headers: asked.headers,

@@ -149,7 +149,9 @@ impl Host {
                     return;
                 }
                 let mut asked = self.asked(request, origin.event);
-                asked.tell_length();
+                if !asked.is_rpc {
+                    asked.tell_length();
+                }
                 let reply = Reply::Call(Rc::downgrade(self), call);
                 let near = shard.fetch_of_stub(&self.direct, stub, target, asked, reply);
                 let table = self.table.borrow();

@@ -136,6 +136,7 @@ impl Host {
 
     pub(super) fn asked(self: &Rc<Self>, request: Request, event: EventId) -> Asked {
         Asked {
+            is_rpc: request.is_rpc,
             method: request.method,
             url: request.url,
             headers: request.headers,

@@ -38,6 +38,7 @@ pub const OPS: &[Op] = &[
     op!("opened_error", opened_error),
     op!("fetch", fetch),
     op!("fetch_cell", fetch_cell),
+    op!("call_cell", call_cell),
     op!("status_phrase", status_phrase),
     op!("abandon", abandon),
     op!("subrequests_max", subrequests_max),
@@ -167,6 +168,22 @@ fn fetch_cell(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: Ret
     rv.set_double(call.0 as f64);
 }
 
+/// `call_cell(stub, class, namespace, id, name, message) -> call`: a call of RPC, answered as
+/// `fetch_cell` is.
+fn call_cell(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnValue) {
+    let state = RealmState::get(scope);
+    let Some(origin) = state.io_origin(scope) else { return };
+    let Some(stub) = number(scope, args.get(0)) else { return };
+    let Some(target) = target_of(scope, &args, 1) else { return };
+    let Some(message) = bytes_of(args.get(5)) else {
+        return throw_type_error(scope, "call_cell: bytes are expected");
+    };
+    let request = Request::rpc(message.into());
+    let call = state.next_call();
+    state.push(HostCall::FetchCell { call, origin, stub, target, request });
+    rv.set_double(call.0 as f64);
+}
+
 fn target_of(scope: &mut PinScope, args: &FunctionCallbackArguments, at: i32) -> Option<Target> {
     let class = to_string(scope, args.get(at))?;
     let namespace = to_string(scope, args.get(at + 1))?;
@@ -190,7 +207,8 @@ fn request_of(scope: &mut PinScope, args: &FunctionCallbackArguments, at: i32) -
         _ => Redirect::Follow,
     };
     let answer = encoding_of(args.get(at + 7));
-    Some(Request { method, url, headers, body, redirect, answer })
+    let is_rpc = false;
+    Some(Request { is_rpc, method, url, headers, body, redirect, answer })
 }
 
 fn encoding_of(manual: Local<v8::Value>) -> Encoding {

@@ -1,4 +1,4 @@
-//! `structuredClone`, and the same serialisation for values in storage.
+//! `structuredClone`, and the same serialisation for values in storage and messages of RPC.
 //!
 //! Invariant: bytes that anybody may have written give a value or an exception, never a panic; a
 //! value holds nothing outside of its bytes, so that it can be read in another realm.
@@ -20,8 +20,12 @@ use crate::op;
 use crate::ops::Op;
 
 /// Native functions of this file.
-pub const OPS: &[Op] =
-    &[op!("mark_interface", mark_interface), op!("structured_clone", structured_clone)];
+pub const OPS: &[Op] = &[
+    op!("mark_interface", mark_interface),
+    op!("structured_clone", structured_clone),
+    op!("rpc_write", rpc_write),
+    op!("rpc_read", rpc_read),
+];
 
 /// Tag of a `DOMException`: message, name and stack follow.
 const TAG_DOM_EXCEPTION: u32 = 1;
@@ -33,7 +37,7 @@ pub fn serialize(scope: &mut PinScope, value: Local<v8::Value>) -> Option<Vec<u8
     if let Some(bytes) = write_plain(scope, value) {
         return Some(bytes);
     }
-    write(scope, value, &[])
+    write(scope, value, &[], Use::Value)
 }
 
 /// Reads what [`serialize`] wrote. `None`: an exception is pending; the bytes are not such a value.
@@ -131,10 +135,18 @@ fn write(
     scope: &mut PinScope,
     value: Local<v8::Value>,
     transfer: &[Local<v8::ArrayBuffer>],
+    what_for: Use,
 ) -> Option<Vec<u8>> {
     let context = scope.get_current_context();
-    let serializer =
-        v8::ValueSerializer::new(scope, Box::new(Writer { plain: RefCell::new(None) }));
+    let plain = match what_for {
+        Use::Value => None,
+        Use::Rpc => {
+            let prototype = v8::Object::new(scope).get_prototype(scope)?;
+            Some(Global::new(scope, prototype))
+        }
+    };
+    let writer = Writer { plain: RefCell::new(plain), what_for };
+    let serializer = v8::ValueSerializer::new(scope, Box::new(writer));
     serializer.write_header();
     for (id, buffer) in (0_u32..).zip(transfer) {
         serializer.transfer_array_buffer(id, *buffer);
@@ -191,7 +203,7 @@ fn try_clone<'s>(
             }
         }
     }
-    let bytes = write(scope, value, &transfer)?;
+    let bytes = write(scope, value, &transfer, Use::Value)?;
     // A getter of the value may have detached a buffer while it was written.
     if transfer.iter().any(|buffer| buffer.was_detached()) {
         let message = "An ArrayBuffer is detached and could not be cloned.";
@@ -205,6 +217,24 @@ fn try_clone<'s>(
         moved.push(v8::ArrayBuffer::with_backing_store(scope, &store));
     }
     read(scope, &bytes, &moved)
+}
+
+/// `rpc_write(value)`: it as bytes, in a `Uint8Array`.
+fn rpc_write(scope: &mut PinScope, args: v8::FunctionCallbackArguments, mut rv: v8::ReturnValue) {
+    let Some(bytes) = write(scope, args.get(0), &[], Use::Rpc) else { return };
+    if let Some(array) = convert::uint8_array(scope, bytes.into()) {
+        rv.set(array.into());
+    }
+}
+
+/// `rpc_read(bytes)`: the value that they hold.
+fn rpc_read(scope: &mut PinScope, args: v8::FunctionCallbackArguments, mut rv: v8::ReturnValue) {
+    let Some(bytes) = convert::bytes_of(args.get(0)) else {
+        return convert::throw_type_error(scope, "rpc_read: bytes are expected");
+    };
+    if let Some(value) = read(scope, &bytes, &[]) {
+        rv.set(value);
+    }
 }
 
 /// `mark_interface(prototype, name)`: objects below this prototype are of a class of ours. Needs no
@@ -241,10 +271,34 @@ fn interface_of<'s>(
     None
 }
 
+/// What a value is serialised for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Instances of the script's classes become plain objects.
+    Value,
+    /// They are refused, as workerd does.
+    Rpc,
+}
+
+/// What workerd passes by reference, or with a stream.
+const BY_REFERENCE: [&str; 9] = [
+    "RpcTarget",
+    "DurableObject",
+    "Fetcher",
+    "ReadableStream",
+    "WritableStream",
+    "Request",
+    "Response",
+    "Headers",
+    "AbortSignal",
+];
+const NOT_YET: &str = "is not implemented in celld yet";
+
 struct Writer {
     /// The last prototype found to belong to no class of ours: nearly always `Object.prototype`, so
-    /// that most objects cost one comparison.
+    /// that most objects cost one comparison. [`Use::Rpc`]: always that one.
     plain: RefCell<Option<Global<v8::Value>>>,
+    what_for: Use,
 }
 
 impl ValueSerializerImpl for Writer {
@@ -253,7 +307,13 @@ impl ValueSerializerImpl for Writer {
         scope: &mut PinScope<'s, '_>,
         message: Local<'s, v8::String>,
     ) {
-        let message = convert::text_of(scope, message);
+        let mut message = convert::text_of(scope, message);
+        let is_function = message.ends_with(" could not be cloned.")
+            && !message.starts_with("Symbol(")
+            && !message.starts_with("#<");
+        if self.what_for == Use::Rpc && is_function {
+            message.push_str(&format!(" Passing functions over RPC {NOT_YET}."));
+        }
         convert::throw_dom_exception(scope, DATA_CLONE_ERROR, &message);
     }
 
@@ -272,6 +332,9 @@ impl ValueSerializerImpl for Writer {
         if self.plain.borrow().as_ref().is_some_and(|plain| *plain == prototype) {
             return Some(false);
         }
+        if self.what_for == Use::Rpc {
+            return Some(!object.is_native_error());
+        }
         let found = interface_of(scope, object).is_some();
         if !found {
             *self.plain.borrow_mut() = Some(Global::new(scope, prototype));
@@ -285,12 +348,23 @@ impl ValueSerializerImpl for Writer {
         object: Local<'s, v8::Object>,
         serializer: &dyn ValueSerializerHelper,
     ) -> Option<bool> {
-        let class = interface_of(scope, object)?;
-        let class = convert::to_string(scope, class)?;
+        let class = match interface_of(scope, object) {
+            Some(class) => convert::to_string(scope, class)?,
+            None => String::new(),
+        };
         if class != "DOMException" {
-            let message = format!(
-                "Could not serialize object of type \"{class}\". This type does not support serialization."
-            );
+            // Of an object that is made by a class of the script.
+            let own = object.get_constructor_name();
+            let name = match class.as_str() {
+                "" | "RpcTarget" => convert::text_of(scope, own),
+                ours => ours.to_owned(),
+            };
+            let why = if self.what_for == Use::Rpc && BY_REFERENCE.contains(&class.as_str()) {
+                format!("Passing a {class} over RPC {NOT_YET}.")
+            } else {
+                "This type does not support serialization.".to_owned()
+            };
+            let message = format!("Could not serialize object of type \"{name}\". {why}");
             convert::throw_dom_exception(scope, DATA_CLONE_ERROR, &message);
             return None;
         }
@@ -469,7 +543,7 @@ mod tests {
             ] {
                 let value = evaluate(scope, source);
                 let plain = write_plain(scope, value).expect("it is plain");
-                assert_eq!(Some(&plain), write(scope, value, &[]).as_ref(), "{source}");
+                assert_eq!(Some(&plain), write(scope, value, &[], Use::Value).as_ref(), "{source}");
                 let by_v8 = read(scope, &plain, &[]).expect("V8 reads it");
                 // Four bytes of a number are for us, the fifth is for V8.
                 if let Some(ours) = read_plain(scope, &plain) {

@@ -167,6 +167,7 @@ impl Host {
                 continue;
             }
             let request = Request {
+                is_rpc: false,
                 method: method.clone(),
                 url: format!("http://localhost:8787/some/{}", round % CELLS),
                 headers: headers.clone(),
@@ -249,6 +250,7 @@ impl Host {
             let (method, headers, _) = template(Method::GET, 1, "");
             let url = "http://localhost/".to_owned();
             let request = Request {
+                is_rpc: false,
                 method,
                 url,
                 headers,

@@ -187,6 +187,21 @@ function answer(event, response) {
   else release(event);
 }
 
+/** Sends what a call of RPC returned. */
+function answerBytes(event, bytes) {
+  event.answered = true;
+  if (event.asked !== null) {
+    event.asked.respondBytes(bytes);
+    release(event);
+    return;
+  }
+  const last = event.pending === 1;
+  if (last) forget(event);
+  respond(event.id, event.cell, 200, '', undefined, B.BYTES, bytes, bytes.length, last, false, undefined);
+  if (last) event.pending = 0;
+  else release(event);
+}
+
 // --- Handlers.
 
 /** Calls a handler of an export: a plain object, or a class made for each event. */
@@ -226,8 +241,8 @@ function answerWith(event, result) {
   else then(resolvedWith(result), (response) => answer(event, response), (error) => fail(event, error));
 }
 
-/** Runs `fetch` of an export for one of this realm, as a part of the event that runs. */
-function fetchLocally(main, props, request, asked) {
+/** Runs what one of this realm has asked for, as a part of the event that runs. */
+function runLocally(asked, run) {
   const frame = rt.frame();
   const outer = frame.state;
   const event = new EventState(frame.event, frame.cell);
@@ -240,7 +255,12 @@ function fetchLocally(main, props, request, asked) {
       outer.pending++;
     }
   }
-  rt.runIn(newFrame(frame.event, frame.cell, frame.section, undefined, event), () => {
+  rt.runIn(newFrame(frame.event, frame.cell, frame.section, undefined, event), run, undefined, event);
+}
+
+/** Runs `fetch` of an export for one of this realm. */
+function fetchLocally(main, props, request, asked) {
+  runLocally(asked, (event) => {
     let result;
     try {
       result = callHandler(main, 'fetch', event, request, props);
@@ -249,7 +269,7 @@ function fetchLocally(main, props, request, asked) {
       return;
     }
     answerWith(event, result);
-  }, undefined);
+  });
 }
 
 class ScheduledController {
@@ -304,10 +324,12 @@ rt.expose('ScheduledController', ScheduledController);
 rt.dispatch = {
   EventState,
   ExecutionContext,
+  answerBytes,
   fail,
   fetchLocally,
   hold,
   release,
+  runLocally,
   signalOf,
   /** Runs `fetch` of a cell's instance; set by the file for Durable Objects. */
   cellFetch: () => {

@@ -113,6 +113,13 @@ class DurableObject {
       __proto__: null,
       call: (stub, verb, url, headers, kind, value, length, redirect, manual) => ops.fetch_cell(
         stub.#number, stub.#class, stub.#namespace, stub.#hex, stub.#name, verb, url, headers, kind, value, length, redirect, manual),
+      isStub: (value) => isObject(value) && #number in value,
+      /** Sends a message of RPC. Returns a promise of the answer's bytes. */
+      send: (stub, message) => {
+        if (stub.#broken !== null) return rejectedWith(stub.#broken);
+        const id = ops.call_cell(stub.#number, stub.#class, stub.#namespace, stub.#hex, stub.#name, message);
+        return new rt.rpc.Sent(id, (reason) => rt.stubs.failed(stub, reason)).promise;
+      },
       /** An exception of the object's own code leaves the stub whole; the loss of the object breaks it. */
       failed: (stub, error) => {
         if (!isObject(error) || error.overloaded === true) return;
@@ -121,7 +128,7 @@ class DurableObject {
     };
   }
 }
-ObjectSetPrototypeOf(DurableObject.prototype, rt.anyMethod('a Durable Object', 'only fetch() reaches another object.'));
+ObjectSetPrototypeOf(DurableObject.prototype, rt.rpc.anyName(rt.stubs.isStub, rt.stubs.send));
 decorate(DurableObject);
 
 // --- Namespaces.

@@ -1,35 +1,27 @@
-//! Entrypoints of the main module in `ctx.exports`: `fetch` runs their handler in this realm.
+//! Entrypoints of the main module in `ctx.exports`: `fetch` and calls of methods run in this realm.
 //!
-//! Invariant: such a call is a part of the event that asks, which does not end before it. Methods
-//! need JavaScript RPC, which is not implemented; they reject, and say so.
-//! Publishes `rt.loopback`, `rt.export` and `rt.anyMethod`. Shapes and messages are workerd's.
+//! Invariant: such a call is a part of the event that asks, which does not end before it.
+//! Publishes `rt.loopback` and `rt.export`. Shapes and messages are workerd's.
 
 const { decorate, illegalConstructor, illegalInvocation, isObject, method, mismatch, required } = rt.webidl;
 const { rejectedWith, resolvedWith, then } = rt.promises;
 const { INTERNAL, body: B, headers: H, request: R, response: P } = rt;
 const { Asked, Call, NO_HOST, count, withoutFragment } = rt.asking;
 const {
-  Error, FunctionPrototypeBind, ObjectDefineProperty, ObjectPrototype, ObjectSetPrototypeOf, Proxy, ReflectGet, StringPrototypeStartsWith: startsWith, TypeError,
+  Error, FunctionPrototypeBind, ObjectDefineProperty, ObjectPrototype, ObjectSetPrototypeOf, StringPrototypeStartsWith: startsWith, TypeError,
 } = primordials;
 const { structuredClone } = globalThis;
 
-/** Members that a stub does not take for the name of a method: promises and JSON ask for them. */
-const NO_METHOD = { __proto__: null, then: 1, toJSON: 1 };
-
-/**
- * What a stub inherits from: any name that it does not have is a method of what it stands for.
- * Calls of methods are not implemented: they reject, and say so.
- */
-rt.anyMethod = (what, why) => new Proxy({ __proto__: null }, {
-  __proto__: null,
-  get(target, name, receiver) {
-    if (typeof name !== 'string' || NO_METHOD[name] === 1) return ReflectGet(ObjectPrototype, name, receiver);
-    if (name in ObjectPrototype) return ReflectGet(ObjectPrototype, name, receiver);
-    return function call() {
-      return rejectedWith(new Error(`Calling "${name}" on ${what} is not implemented in celld yet: ${why}`));
-    };
-  },
-});
+/** What an entrypoint has thrown, marked as such, as an object. */
+rt.remote = (thrown) => {
+  const error = isObject(thrown) ? thrown : new Error(`${typeof thrown === 'symbol' ? 'Symbol' : thrown}`);
+  try {
+    error.remote = true;
+  } catch {
+    // It is frozen.
+  }
+  return error;
+};
 
 /** What an entrypoint is asked, and asked again when it redirects. */
 class AskedLocally extends Asked {
@@ -71,13 +63,7 @@ class AskedLocally extends Asked {
   }
 
   fail(thrown) {
-    const error = isObject(thrown) ? thrown : new Error(`${typeof thrown === 'symbol' ? 'Symbol' : thrown}`);
-    try {
-      error.remote = true;
-    } catch {
-      // It is frozen.
-    }
-    this.call.error(error);
+    this.call.error(rt.remote(thrown));
   }
 
   failed() {
@@ -107,9 +93,21 @@ class Extended {
   }
 }
 
+let stubs;
+
 class Fetcher extends Extended {
   /** The `name` of the export, and what makes `props`, if any. */
   #target;
+
+  static {
+    stubs = {
+      isStub: (value) => isObject(value) && #target in value,
+      send: (stub, message) => {
+        const { name, props } = stub.#target;
+        return rt.rpc.callLocally(rt.exports[name], props?.(), message);
+      },
+    };
+  }
 
   constructor(token, target, object) {
     if (token !== INTERNAL) illegalConstructor();
@@ -132,7 +130,7 @@ class Fetcher extends Extended {
     throw new Error('Fetcher.connect() is not implemented in celld yet.');
   }
 }
-ObjectSetPrototypeOf(Fetcher.prototype, rt.anyMethod('an entrypoint', 'only fetch() reaches it.'));
+ObjectSetPrototypeOf(Fetcher.prototype, rt.rpc.anyName(stubs.isStub, stubs.send));
 decorate(Fetcher);
 
 class LoopbackServiceStub extends Fetcher {}

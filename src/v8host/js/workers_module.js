@@ -5,6 +5,7 @@
 
 const { Error, ObjectDefineProperty, TypeError } = primordials;
 const { isObject } = rt.webidl;
+const { RpcPromise, RpcProperty, RpcTarget } = rt.rpc;
 
 function missing(name) {
   throw new Error(`${name} of cloudflare:workers is not implemented in celld yet.`);
@@ -42,12 +43,7 @@ class WorkerEntrypoint {
   }
 }
 
-/** Marks objects that may be passed by reference. Calls between objects do not exist yet. */
-class RpcTarget {}
-
 const RpcStub = missingClass('RpcStub');
-const RpcPromise = missingClass('RpcPromise');
-const RpcProperty = missingClass('RpcProperty');
 const ServiceStub = missingClass('ServiceStub');
 const WorkflowEntrypoint = missingClass('WorkflowEntrypoint');
 

@@ -1,11 +1,11 @@
 // Cells whose alarms are heard outside, without anybody calling the cell.
 //
-//   POST /<cell>/set?in=MS&tell=URL&mode=M   sets the alarm; answers with its time
+//   POST /<cell>/set?in=MS&tell=URL&mode=M[&rpc]  sets the alarm, by a method; answers with its time
 //   POST /<cell>/sets?in=MS&count=N          N cells <cell>-0 .. at once, with the same tell
 //   POST /<cell>/delete                      deletes it
 //   POST /<cell>/tell?tell=URL               sets none: the constructors of `born` and `born-later` do
 //   POST /<cell>/abort                       resets the cell
-//   GET  /<cell>/alarm                       what getAlarm() shows
+//   GET  /<cell>/alarm[?rpc]                 what getAlarm() shows
 //   GET  /<cell>/runs                        how many runs have ended
 //
 // A run asks `<tell>?cell=<name>&retry=<retryCount>`. Modes: `once`; `throw` every time; `again` sets the
@@ -28,17 +28,25 @@ export class Cell extends DurableObject {
     if (ctx.storage.kv.get("mode") === "broken" && starts++ < 2) throw new Error("this cell does not start");
   }
 
+  async set(ms, tell, mode) {
+    const { storage } = this.ctx;
+    storage.kv.put("tell", tell);
+    storage.kv.put("mode", mode);
+    const time = Date.now() + Number(ms);
+    await storage.setAlarm(time);
+    return time;
+  }
+
+  time() {
+    return this.ctx.storage.getAlarm();
+  }
+
   async fetch(request) {
     const { pathname, searchParams } = new URL(request.url);
     const { storage } = this.ctx;
     switch (`${request.method} ${pathname.slice(pathname.indexOf("/", 1))}`) {
-      case "POST /set": {
-        storage.kv.put("tell", searchParams.get("tell"));
-        storage.kv.put("mode", searchParams.get("mode") ?? "once");
-        const time = Date.now() + Number(searchParams.get("in"));
-        await storage.setAlarm(time);
-        return new Response(`${time}`);
-      }
+      case "POST /set":
+        return new Response(`${await this.set(searchParams.get("in"), searchParams.get("tell"), searchParams.get("mode") ?? "once")}`);
       case "POST /tell":
         storage.kv.put("tell", searchParams.get("tell"));
         return new Response("known");
@@ -82,7 +90,13 @@ export default {
         const all = Array.from({ length: count }, (_, n) => env.CELLS.getByName(`${cell}-${n}`).fetch(url, { method: "POST" }));
         return Response.json(await Promise.all(all.map(async (answer) => Number(await (await answer).text()))));
       }
-      return await env.CELLS.getByName(cell).fetch(request);
+      const stub = env.CELLS.getByName(cell);
+      const search = url.searchParams;
+      if (search.has("rpc")) {
+        const asked = action === "set" ? stub.set(search.get("in"), search.get("tell"), "once") : stub.time();
+        return new Response(`${await asked}`);
+      }
+      return await stub.fetch(request);
     } catch (error) {
       return new Response(`${error}`, { status: error.retryable ? 503 : 500 });
     }

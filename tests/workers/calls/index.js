@@ -13,7 +13,9 @@
 //   GET /hang, /hang-later, /hang-with-stream  waits for what never comes
 //   GET /share[?keep=MS]     waits for a promise that the request with `keep` settles
 //   GET /heard?cell=C        what that cell heard: the reason of its request's signal
-//   GET /order?cell=C&n=N[&bodies]  N calls on one stub, none of which waits for another: in which order they came
+//   GET /order?cell=C&n=N[&bodies|&rpc]  N calls on one stub, none of which waits for another: in which order they came.
+//                            With `rpc` two of three are calls of a method, with arguments of up to N * 10 KB
+//   GET /method?cell=C&name=N&bytes=B  calls that method with B bytes: what it returned, or [class, text, remote, retryable, durableObjectReset]
 
 import { DurableObject } from 'cloudflare:workers';
 
@@ -72,6 +74,24 @@ export class Cell extends DurableObject {
     this.ctx.storage.put('value', 2);
     await Promise.resolve();
     this.ctx.abort('after the writes');
+  }
+
+  note(n, padding) {
+    this.order.push(n);
+    return padding;
+  }
+
+  /** What it is given, or more than a message may have. */
+  large(padding = 'y'.repeat(40 << 20)) {
+    return padding;
+  }
+
+  fails() {
+    throw Object.assign(new RangeError('failed'), { code: 7 });
+  }
+
+  leaves() {
+    this.ctx.abort('left');
   }
 
   async fetch(request) {
@@ -154,6 +174,13 @@ export default {
       case '/order': {
         const calls = [];
         for (let n = 0; n < Number(search.get('n')); n++) {
+          if (search.has('rpc') && n % 3 !== 0) {
+            const padding = 'x'.repeat((n % 5) * 10_000);
+            calls.push(cell.note(n, padding).then((same) => {
+              if (same !== padding) throw new Error(`${same.length} bytes came back of ${padding.length}`);
+            }));
+            continue;
+          }
           // Some of the bodies are longer than what goes at once.
           const init = search.has('bodies') && n % 3 !== 0 ? { method: 'POST', body: 'x'.repeat(n * 2_500) } : {};
           calls.push(cell.fetch(`http://cell/note?n=${n}`, init).then((answer) => answer.text()));
@@ -172,6 +199,15 @@ export default {
         }
         const method = body === null ? 'GET' : 'POST';
         return cell.fetch(`http://cell${search.get('path') ?? '/request'}`, { method, body: search.has('stream') ? stream.readable : body });
+      }
+      case '/method': {
+        const args = search.has('bytes') ? ['x'.repeat(Number(search.get('bytes')))] : [];
+        try {
+          const value = await cell[search.get('name')](...args);
+          return Response.json(typeof value === 'string' ? value.length : value);
+        } catch (error) {
+          return Response.json([error.constructor.name, error.message, error.remote, error.retryable, error.durableObjectReset, error.code]);
+        }
       }
       case '/own': {
         const error = await cell.fetch('http://cell/own').then(() => null, (reason) => reason);

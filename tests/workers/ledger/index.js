@@ -16,6 +16,8 @@
 //   GET  /<cell>/value, POST /<cell>/value?is=V   one value under one key
 //   POST /<cell>/cursor                     opens a cursor over the rows and leaves it there
 //   POST /<cell>/cursor/next                its next row
+//
+// Every other row is appended, and read, by a call of a method.
 
 import { DurableObject } from "cloudflare:workers";
 
@@ -35,6 +37,14 @@ export class Cell extends DurableObject {
     return row.n;
   }
 
+  rows(after) {
+    const lines = [];
+    for (const row of this.sql.exec("SELECT n, writer, seq FROM rows WHERE n > ? ORDER BY n", after)) {
+      lines.push(`${row.n} ${row.writer} ${row.seq}\n`);
+    }
+    return lines.join("");
+  }
+
   async fetch(request) {
     const { pathname, searchParams } = new URL(request.url);
     const number = (name) => Number(searchParams.get(name) ?? 0);
@@ -45,11 +55,7 @@ export class Cell extends DurableObject {
       case "GET /now":
         return new Response(`${Date.now()}`);
       case "GET /rows": {
-        const lines = [];
-        for (const row of this.sql.exec("SELECT n, writer, seq FROM rows WHERE n > ? ORDER BY n", number("after"))) {
-          lines.push(`${row.n} ${row.writer} ${row.seq}\n`);
-        }
-        return new Response(lines.join(""));
+        return new Response(this.rows(number("after")));
       }
       case "POST /append":
         return new Response(`${this.append(number("writer"), number("seq"))}\n`);
@@ -118,12 +124,20 @@ function noise(seed, bytes) {
   return new Uint8Array(words.buffer, 0, bytes);
 }
 
+function ask(stub, request, action, search) {
+  const number = (name) => Number(search.get(name) ?? 0);
+  if (action === "append" && number("seq") % 2 === 1) return stub.append(number("writer"), number("seq")).then((n) => new Response(`${n}\n`));
+  if (action === "rows" && number("after") % 2 === 1) return stub.rows(number("after")).then((rows) => new Response(rows));
+  return stub.fetch(request);
+}
+
 export default {
   async fetch(request, env) {
-    const [, cell] = new URL(request.url).pathname.split("/");
+    const { pathname, searchParams } = new URL(request.url);
+    const [, cell, action] = pathname.split("/");
     if (cell === "") return new Response("no cell\n");
     try {
-      return await env.CELLS.getByName(cell).fetch(request);
+      return await ask(env.CELLS.getByName(cell), request, action, searchParams);
     } catch (error) {
       const { message, retryable, overloaded, durableObjectReset } = error;
       const status = retryable || overloaded ? 503 : 500;

@@ -124,7 +124,7 @@ test('a stub reaches its object', async (env) => {
   assertEquals(await text(env.PLAIN.getByName('p').fetch('http://x/')), 'p function');
 });
 
-test('what a stub does not have is a method that says so', async (env) => {
+test('what a stub does not have is the name of a method', async (env) => {
   const stub = env.COUNTER.getByName('rpc');
   assertEquals(stub.then, undefined);
   assertEquals(stub.toJSON, undefined);
@@ -132,7 +132,6 @@ test('what a stub does not have is a method that says so', async (env) => {
   assertEquals(String(Object.prototype.toString.call(stub)), '[object DurableObject]');
   assertEquals(await stub, stub);
   assertEquals(typeof stub.increment, 'function');
-  await assertRejects(() => stub.increment(1), Error, /Calling "increment" on a Durable Object is not implemented/);
   assertEquals(JSON.stringify(stub).includes('"name":"rpc"'), true);
 });
 

@@ -151,12 +151,6 @@ test('errors come to the caller', async (env, ctx) => {
   assertThrows(() => Unbound.fetch('http://x/'), TypeError, /fetch is not a function/);
 });
 
-test('methods say that they are not implemented', async (env, ctx) => {
-  await assertRejects(ctx.exports.Entry.hello(), Error,
-    'Calling "hello" on an entrypoint is not implemented in celld yet: only fetch() reaches it.');
-  assertEquals(ctx.exports.Entry.then, undefined);
-});
-
 test('what it waits for keeps the event that asked', async (env, ctx) => {
   log.length = 0;
   assertEquals(await text(loopback.default.fetch('http://other/early')), 'early');
