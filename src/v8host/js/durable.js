@@ -108,6 +108,11 @@ class DurableObject {
     }
   }
 
+  connect() {
+    if (!isObject(this) || !(#number in this)) illegalInvocation();
+    throw new Error('Fetcher.connect() is not implemented in celld yet.');
+  }
+
   static {
     rt.stubs = {
       __proto__: null,

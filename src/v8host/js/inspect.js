@@ -505,6 +505,8 @@ function formatValue(ctx, value, depth) {
   if (!isObject(value)) return formatPrimitive(ctx, value);
   const target = ops.proxy_target(value);
   if (target !== undefined) {
+    const ours = rt.rpc.classOf(target);
+    if (ours !== undefined) return `${ours} {}`;
     return target === null ? '<Revoked Proxy>' : `Proxy(${formatValue(ctx, target, depth)})`;
   }
   const shown = custom(ctx, value, depth);

@@ -13,7 +13,8 @@ const { Deferred, rejectedWith, resolvedWith, then } = rt.promises;
 const { EventState, answerBytes, fail } = rt.dispatch;
 const {
   Error, ObjectDefineProperty, ObjectGetPrototypeOf, ObjectHasOwn, ObjectPrototype, ObjectSetPrototypeOf,
-  PromisePrototypeCatch, PromisePrototypeFinally, PromisePrototypeThen, Proxy, ReflectApply, ReflectGet, SymbolDispose, TypeError,
+  PromisePrototypeCatch, PromisePrototypeFinally, PromisePrototypeThen, Proxy, ReflectApply, ReflectGet, SymbolDispose,
+  SymbolToStringTag, TypeError,
 } = primordials;
 
 const BYTES_MAX = 32 * 1024 * 1024;
@@ -109,6 +110,7 @@ class Names {
   }
 
   get(itself, name, receiver) {
+    if (name === 'toJSON') return undefined;
     if (typeof name === 'string' && !(name in RpcProperty.prototype)) return property(this.#target, longer(this.#path, name));
     const asked = () => this.#target.get(this.#path);
     return promiseMember(name, asked) ?? ReflectGet(RpcProperty.prototype, name, receiver);
@@ -153,6 +155,7 @@ class Pending {
   }
 
   get(itself, name, receiver) {
+    if (name === 'toJSON') return undefined;
     if (typeof name === 'string' && !(name in RpcPromise.prototype)) return property(new Later(this.#promise), [name]);
     if (name === SymbolDispose) return dispose;
     return promiseMember(name, () => this.#promise) ?? ReflectGet(RpcPromise.prototype, name, receiver);
@@ -208,6 +211,10 @@ class RpcPromise {
   finally() {}
 }
 decorate(RpcPromise);
+for (const Class of [RpcProperty, RpcPromise]) {
+  const value = `Js${Class.name}`;
+  ObjectDefineProperty(Class.prototype, SymbolToStringTag, { __proto__: null, value, writable: false, enumerable: false, configurable: true });
+}
 
 /** A function with nothing of its own but the prototype. */
 function callable(prototype) {
@@ -216,6 +223,10 @@ function callable(prototype) {
   delete target.length;
   return ObjectSetPrototypeOf(target, prototype);
 }
+
+// What is put into `Object.prototype` is no trap.
+ObjectSetPrototypeOf(Names.prototype, null);
+ObjectSetPrototypeOf(Pending.prototype, null);
 
 const property = (target, path) => new Proxy(callable(RpcProperty.prototype), new Names(target, path));
 const pending = (promise) => new Proxy(callable(RpcPromise.prototype), new Pending(promise));
@@ -249,6 +260,7 @@ function anyName(isStub, send) {
   }
   return new Proxy({ __proto__: null }, {
     __proto__: null,
+    has: (target, name) => (typeof name === 'string' && NO_METHOD[name] !== 1) || name in ObjectPrototype,
     get(target, name, receiver) {
       if (typeof name !== 'string' || NO_METHOD[name] === 1 || name in ObjectPrototype || !isStub(receiver)) {
         return ReflectGet(ObjectPrototype, name, receiver);
@@ -351,4 +363,12 @@ function callLocally(main, props, message) {
   return answered.promise;
 }
 
-rt.rpc = { __proto__: null, RpcPromise, RpcProperty, RpcTarget, Sent, anyName, callLocally };
+/** The name of the class of a name or a call whose proxy has this target. */
+function classOf(target) {
+  if (typeof target !== 'function') return undefined;
+  const prototype = ObjectGetPrototypeOf(target);
+  if (prototype === RpcProperty.prototype) return 'RpcProperty';
+  return prototype === RpcPromise.prototype ? 'RpcPromise' : undefined;
+}
+
+rt.rpc = { __proto__: null, classOf, RpcPromise, RpcProperty, RpcTarget, Sent, anyName, callLocally };

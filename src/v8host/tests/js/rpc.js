@@ -232,6 +232,9 @@ test('names and calls have the classes of workerd', async (env) => {
   assertEquals(await env.CELLS.getByName('a').nope().catch((error) => error.constructor), TypeError);
   assertEquals(ended, 1);
   assertEquals(typeof called[Symbol.dispose], 'function');
+  assertEquals([String(add), String(called)], ['[object JsRpcProperty]', '[object JsRpcPromise]']);
+  assertEquals([JSON.stringify([add, called]), 'add' in env.CELLS.getByName('a')], ['[null,null]', true]);
+  assertThrows(() => env.CELLS.getByName('a').connect(), Error, 'Fetcher.connect() is not implemented in celld yet.');
   assertThrows(() => new RpcPromise(), TypeError, 'Illegal constructor');
   assertThrows(() => new RpcProperty(), TypeError, 'Illegal constructor');
 });
