@@ -182,7 +182,7 @@ fn shown(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_bytes_of_heads_in_version_three_stay() {
+fn the_bytes_of_heads_in_version_four_stay() {
     let kinds =
         [CallKind::FETCH, CallKind::PROBE, CallKind::OPERATOR, CallKind::TAKE, CallKind::RPC];
     assert_eq!(kinds.map(|kind| kind.0), [1, 2, 3, 4, 5]);
@@ -191,5 +191,5 @@ fn the_bytes_of_heads_in_version_three_stay() {
         [&fetch()[..], &answers(), &of_nodes(), &of_operators(), &messages(), &words].concat();
     let said: Vec<String> = said.into_iter().map(|bytes| shown(&bytes.expect("short"))).collect();
     assert_eq!(said, SAID);
-    assert_eq!(PROTOCOL, 3);
+    assert_eq!(PROTOCOL, 4);
 }

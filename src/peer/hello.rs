@@ -11,7 +11,7 @@ use crate::FrameError;
 
 /// The version that this release speaks, and the only one. Whatever changes the form of what nodes say
 /// to each other raises it (`form.rs`): they would misread each other otherwise.
-pub const PROTOCOL: u16 = 3;
+pub const PROTOCOL: u16 = 4;
 /// Bytes of a greeting.
 pub const HELLO_LEN: usize = 12;
 /// Bytes of the number of a shard.
@@ -62,17 +62,17 @@ mod tests {
     #[test]
     fn a_greeting_is_understood_and_its_bytes_stay() {
         assert_eq!(check_hello(&hello()), Ok(false));
-        assert_eq!(&hello(), b"CELLDPR\0\x00\x03\x00\x00");
-        assert_eq!(&hello_to(0x0102), b"CELLDPR\0\x00\x03\x00\x02\x01\x02");
+        assert_eq!(&hello(), b"CELLDPR\0\x00\x04\x00\x00");
+        assert_eq!(&hello_to(0x0102), b"CELLDPR\0\x00\x04\x00\x02\x01\x02");
         assert_eq!(hello_to(7).first_chunk().map(check_hello), Some(Ok(true)));
     }
 
     #[test]
     fn another_protocol_is_refused() {
         assert_eq!(check_hello(b"GET / HTTP/1"), Err(FrameError::Magic));
-        assert_eq!(check_hello(b"CELLDPR\0\x00\x02\x00\x00"), Err(FrameError::Version(2)));
-        assert_eq!(check_hello(b"CELLDPR\0\x00\x04\xff\xff"), Err(FrameError::Version(4)));
-        let longer = check_hello(b"CELLDPR\0\x00\x03\x00\x01");
+        assert_eq!(check_hello(b"CELLDPR\0\x00\x03\x00\x00"), Err(FrameError::Version(3)));
+        assert_eq!(check_hello(b"CELLDPR\0\x00\x05\xff\xff"), Err(FrameError::Version(5)));
+        let longer = check_hello(b"CELLDPR\0\x00\x04\x00\x01");
         assert!(matches!(longer, Err(FrameError::Malformed(_))), "{longer:?}");
     }
 }

@@ -157,6 +157,23 @@ pub struct Response {
     pub web_socket: Option<SocketId>,
 }
 
+impl Response {
+    /// What a call of RPC has returned.
+    #[must_use]
+    pub fn rpc(message: Bytes) -> Self {
+        Self {
+            status: 200,
+            status_text: String::new(),
+            headers: HeaderMap::new(),
+            body: Body::Bytes(message),
+            encoding: Encoding::Automatic,
+            url: String::new(),
+            redirected: false,
+            web_socket: None,
+        }
+    }
+}
+
 /// Why an event or a call ended without a result.
 #[derive(Clone, Debug)]
 pub struct Failure {

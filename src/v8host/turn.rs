@@ -9,8 +9,8 @@ use crate::api::structured_clone;
 use crate::convert::{self, body_kind};
 use crate::errors::failure;
 use crate::host::{
-    Answer, Body, Failure, HostCall, Input, Request, Response, SocketEvent, SocketMessage,
-    Termination, Turn,
+    Answer, Body, CellSlot, EventId, Failure, HostCall, Input, Request, Response, SocketEvent,
+    SocketMessage, Termination, Turn,
 };
 use crate::modules;
 use crate::realm::{self, Realm};
@@ -252,17 +252,7 @@ fn deliver(scope: &mut PinScope, entries: &Entries, input: Input) -> Option<()> 
         Input::Fetch { event, cell, request } => {
             let Request { is_rpc, method, url, headers, body, redirect: _, answer: _ } = request;
             if is_rpc {
-                let Body::Bytes(message) = body else {
-                    convert::throw_error(scope, "the message of a call comes whole");
-                    return None;
-                };
-                let arguments = [
-                    number(scope, event.0),
-                    optional(scope, cell.map(|cell| u64::from(cell.0))),
-                    convert::uint8_array(scope, message)?.into(),
-                ];
-                entries.call(scope, Entry::Rpc, &arguments)?;
-                return Some(());
+                return deliver_rpc(scope, entries, event, cell, body);
             }
             let (kind, value, length) = body_values(scope, body)?;
             let arguments = [
@@ -381,6 +371,41 @@ fn deliver(scope: &mut PinScope, entries: &Entries, input: Input) -> Option<()> 
         }
     }?;
     Some(())
+}
+
+fn deliver_rpc(
+    scope: &mut PinScope,
+    entries: &Entries,
+    event: EventId,
+    cell: Option<CellSlot>,
+    body: Body,
+) -> Option<()> {
+    let Body::Bytes(message) = body else { unreachable!("the message of a call comes whole") };
+    match message_of(scope, &message) {
+        Ok(message) => {
+            let cell = optional(scope, cell.map(|cell| u64::from(cell.0)));
+            let arguments = [number(scope, event.0), cell, message];
+            entries.call(scope, Entry::Rpc, &arguments)?;
+        }
+        // Of another release, or damaged.
+        Err(why) => {
+            let state = RealmState::get(scope);
+            state.push(HostCall::Respond { event, cell, response: Err(why) });
+            state.push(HostCall::Done { event });
+        }
+    }
+    Some(())
+}
+
+fn message_of<'s>(scope: &mut PinScope<'s, '_>, message: &[u8]) -> Result<Value<'s>, Failure> {
+    v8::tc_scope!(let scope, scope);
+    if let Some(value) = structured_clone::deserialize(scope, message)
+        && value.is_array()
+    {
+        return Ok(value);
+    }
+    scope.reset();
+    Err(Failure::new("Error", "The message of a call cannot be read."))
 }
 
 fn answer_call<'s>(

@@ -175,3 +175,45 @@ fn a_method_is_called_at_another_node_as_at_its_own() {
         }
     }
 }
+
+#[test]
+fn a_call_whose_arguments_are_on_their_way_when_the_owner_dies_runs_once_or_not_at_all() {
+    let _machine = super::shared();
+    let site = Site::new();
+    for (round, bytes) in [10, 20_000, 200_000].into_iter().enumerate() {
+        let mut owner = plan(&site, &format!("owner{round}")).start();
+        let cell = format!("burst{round}");
+        owner.ask("POST", &format!("/{cell}/append?writer=0&seq=0")).good();
+        let other = plan(&site, &format!("other{round}")).start();
+        wait_for("a node that knows the other", LIMIT, || text(&other, &format!("/{cell}/rows")));
+        let mut caller = other.client();
+        let path = format!("/{cell}/burst?writer=1&count=300&bytes={bytes}");
+        caller.send("POST", &path).expect("a request");
+        // Some have been answered by then, and some have not arrived.
+        wait_for("the first rows", LIMIT, || {
+            let rows = owner.client().ask("GET", &format!("/{cell}/rows?after=2")).ok()?;
+            (rows.text().lines().count() > 10).then_some(())
+        });
+        owner.end();
+        let answer = caller.receive().expect("an answer").text();
+        let rows = wait_for("the rows", LIMIT, || text(&other, &format!("/{cell}/rows")));
+        let rows: Vec<Vec<u64>> = rows
+            .lines()
+            .map(|line| line.split(' ').map(|n| n.parse().expect("a number")).collect())
+            .collect();
+        let mut lost = 0;
+        for (seq, answer) in answer.lines().enumerate() {
+            let runs: Vec<u64> =
+                rows.iter().filter(|row| row[1..] == [1, seq as u64]).map(|row| row[0]).collect();
+            match answer.parse::<u64>() {
+                Ok(number) => assert_eq!(runs, [number], "call {seq} of {bytes} bytes"),
+                Err(_) => {
+                    assert!(answer.contains("owner_lost"), "call {seq}: {answer}");
+                    assert!(runs.len() <= 1, "call {seq} of {bytes} bytes ran twice: {runs:?}");
+                    lost += 1;
+                }
+            }
+        }
+        println!("{lost} of 300 calls of {bytes} bytes may have run");
+    }
+}

@@ -188,7 +188,7 @@ fn each_fault_of_a_sender_is_named() {
 /// The form is a promise to other nodes: these bytes may change only with [`PROTOCOL`]. That of heads is
 /// in `form.rs`.
 #[test]
-fn the_bytes_of_version_three_stay() {
+fn the_bytes_of_version_four_stay() {
     let hex = |frame: Frame<'_>| -> String {
         encoded(&frame).iter().map(|byte| format!("{byte:02x}")).collect()
     };
@@ -213,5 +213,5 @@ fn the_bytes_of_version_three_stay() {
     assert_eq!(hex(Frame::Ping(7)), "070000000000000000000007");
     assert_eq!(hex(Frame::Pong(7)), "080000000000000000000007");
     assert_eq!(hex(Frame::GoAway { last: 7 }), "090000000000000000000007");
-    assert_eq!(PROTOCOL, 3);
+    assert_eq!(PROTOCOL, 4);
 }

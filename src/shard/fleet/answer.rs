@@ -22,9 +22,6 @@ use crate::operator;
 use crate::shard::Shard;
 use crate::websocket;
 
-/// What a message of RPC may have, as workerd has it.
-const RPC_BYTES_MAX: usize = 32 << 20;
-
 /// Answers one call.
 pub(crate) async fn answer(shard: Rc<Shard>, call: Call) {
     let is_forbidden = match call.kind {
@@ -65,13 +62,19 @@ async fn fetch(shard: Rc<Shard>, call: Call) {
     let turn = fleet.arguments.turn(&peer.session, &head.cell, is_rpc && !body.has_come()).await;
     let mut messages = None;
     let body = match head.content {
-        Content::Body(_) if is_rpc => match body.whole(RPC_BYTES_MAX).await {
-            Ok(message) => Flow::Bytes(message),
-            Err(WholeError::Call(_)) => return,
-            Err(too_long @ WholeError::TooLong(_)) => {
-                return reply.refuse(Refusal::new(Code::Failed, too_long.to_string()));
+        Content::Body(len) if is_rpc => {
+            let room = match fleet.arguments.room(len) {
+                Ok(room) => room,
+                Err(why) => return reply.refuse(why),
+            };
+            match body.whole(room.bytes()).await {
+                Ok(message) => Flow::Bytes(message),
+                Err(WholeError::Call(_)) => return,
+                Err(too_long @ WholeError::TooLong(_)) => {
+                    return reply.refuse(Refusal::new(Code::Failed, too_long.to_string()));
+                }
             }
-        },
+        }
         Content::Nothing | Content::Messages if is_rpc => {
             let words = "a call of a method comes with a message";
             return reply.refuse(Refusal::new(Code::Unsupported, words));

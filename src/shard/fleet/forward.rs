@@ -213,6 +213,16 @@ fn gave_up(why: GaveUp) -> Failure {
     Failure { retryable: why.is_retryable(), overloaded, ..failure("Error", text) }
 }
 
+/// How far a body is that goes in one piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Message {
+    OnItsWay,
+    /// With its end.
+    Sent,
+    /// Its end is not sent any more.
+    GivenUp,
+}
+
 /// One attempt.
 async fn call(
     fleet: &Fleet,
@@ -237,14 +247,17 @@ async fn call(
     if asks_for_socket(wanted) {
         return open_socket(&link, ask).await;
     }
+    let message = Rc::new(StdCell::new(Message::OnItsWay));
     let asked = match &wanted.asked.body {
         Flow::Empty => link.ask(ask).await.map_err(what_is_known)?,
         Flow::Bytes(bytes) => {
             let (asked, mut writer) = link.ask_with_body(ask).await.map_err(what_is_known)?;
-            let bytes = bytes.clone();
+            let (bytes, message) = (bytes.clone(), message.clone());
             rt::spawn(async move {
                 // Who does not want it says so in the answer.
-                if writer.write(bytes).await.is_ok() {
+                if writer.write(bytes).await.is_ok()
+                    && message.replace(Message::Sent) == Message::OnItsWay
+                {
                     writer.finish();
                 }
             });
@@ -258,7 +271,17 @@ async fn call(
             sent
         }
     };
-    let answer = asked.answer().await.map_err(what_is_known)?;
+    let answer = match asked.answer().await {
+        Ok(answer) => answer,
+        Err(error) => {
+            let error = what_is_known(error);
+            let may_have_run = matches!(error, CallError::Lost | CallError::TimedOut);
+            // Its cell hears of a call of a method when all of the message is there.
+            let is_unheard =
+                wanted.asked.is_rpc && message.replace(Message::GivenUp) == Message::OnItsWay;
+            return Err(if may_have_run && is_unheard { CallError::NotSent } else { error });
+        }
+    };
     match FetchReply::decode(&answer.head) {
         Ok(FetchReply::Response(response)) => Ok(Ok(Answered {
             status: response.status,

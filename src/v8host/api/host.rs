@@ -10,6 +10,7 @@
 use http::{Method, StatusCode};
 use v8::{FunctionCallbackArguments, Local, PinScope, ReturnValue};
 
+use super::structured_clone;
 use crate::convert::{
     body_of, bytes_of, headers_of, intern, throw_type_error, to_string, without_empty_location,
 };
@@ -32,6 +33,7 @@ pub const OPS: &[Op] = &[
     op!("check_io", check_io),
     op!("queue_microtask", queue_microtask),
     op!("respond", respond),
+    op!("respond_value", respond_value),
     op!("respond_error", respond_error),
     op!("done", done),
     op!("opened", opened),
@@ -112,6 +114,15 @@ fn response_of(scope: &mut PinScope, args: &FunctionCallbackArguments) -> Option
     Some(Response { status, status_text, headers, body, encoding, url, redirected, web_socket })
 }
 
+/// `respond_value(event, cell, value)`: answers a call of RPC. Throws what cannot be serialised.
+fn respond_value(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnValue) {
+    let Some((event, cell)) = event_and_cell(scope, &args) else { return };
+    if let Some(message) = structured_clone::message(scope, args.get(2)) {
+        let response = Ok(Response::rpc(message));
+        RealmState::get(scope).push(HostCall::Respond { event, cell, response });
+    }
+}
+
 /// `respond_error(event, cell, error)`
 fn respond_error(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: ReturnValue) {
     let Some((event, cell)) = event_and_cell(scope, &args) else { return };
@@ -169,16 +180,14 @@ fn fetch_cell(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: Ret
 }
 
 /// `call_cell(stub, class, namespace, id, name, message) -> call`: a call of RPC, answered as
-/// `fetch_cell` is.
+/// `fetch_cell` is, with the value as the body. Throws what cannot be serialised.
 fn call_cell(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnValue) {
     let state = RealmState::get(scope);
     let Some(origin) = state.io_origin(scope) else { return };
     let Some(stub) = number(scope, args.get(0)) else { return };
     let Some(target) = target_of(scope, &args, 1) else { return };
-    let Some(message) = bytes_of(args.get(5)) else {
-        return throw_type_error(scope, "call_cell: bytes are expected");
-    };
-    let request = Request::rpc(message.into());
+    let Some(message) = structured_clone::message(scope, args.get(5)) else { return };
+    let request = Request::rpc(message);
     let call = state.next_call();
     state.push(HostCall::FetchCell { call, origin, stub, target, request });
     rv.set_double(call.0 as f64);

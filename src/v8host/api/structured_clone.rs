@@ -14,6 +14,8 @@ use v8::{
     ValueSerializerImpl,
 };
 
+use bytes::Bytes;
+
 use super::exception;
 use crate::convert;
 use crate::op;
@@ -29,6 +31,8 @@ pub const OPS: &[Op] = &[
 
 /// Tag of a `DOMException`: message, name and stack follow.
 const TAG_DOM_EXCEPTION: u32 = 1;
+/// Of RPC, as workerd has it.
+const MESSAGE_MAX: usize = 32 << 20;
 const DATA_CLONE_ERROR: &str = "DataCloneError";
 
 /// Serialises a value for storage. `None`: an exception is pending (a `DataCloneError`, or what a
@@ -46,6 +50,20 @@ pub fn deserialize<'s>(scope: &mut PinScope<'s, '_>, bytes: &[u8]) -> Option<Loc
         return Some(value);
     }
     read(scope, bytes, &[])
+}
+
+/// Serialises a message of RPC. `None`: an exception is pending.
+pub fn message(scope: &mut PinScope, value: Local<v8::Value>) -> Option<Bytes> {
+    let bytes = write(scope, value, &[], Use::Rpc)?;
+    if bytes.len() > MESSAGE_MAX {
+        let text = format!(
+            "Serialized RPC arguments or return values are limited to 32MiB, but the size of this value was: {} bytes.",
+            bytes.len()
+        );
+        convert::throw_error(scope, &text);
+        return None;
+    }
+    Some(bytes.into())
 }
 
 /// What V8 writes at the beginning.
@@ -221,8 +239,8 @@ fn try_clone<'s>(
 
 /// `rpc_write(value)`: it as bytes, in a `Uint8Array`.
 fn rpc_write(scope: &mut PinScope, args: v8::FunctionCallbackArguments, mut rv: v8::ReturnValue) {
-    let Some(bytes) = write(scope, args.get(0), &[], Use::Rpc) else { return };
-    if let Some(array) = convert::uint8_array(scope, bytes.into()) {
+    let Some(bytes) = message(scope, args.get(0)) else { return };
+    if let Some(array) = convert::uint8_array(scope, bytes) {
         rv.set(array.into());
     }
 }
@@ -281,7 +299,7 @@ enum Use {
 }
 
 /// What workerd passes by reference, or with a stream.
-const BY_REFERENCE: [&str; 9] = [
+const BY_REFERENCE: [&str; 10] = [
     "RpcTarget",
     "DurableObject",
     "Fetcher",
@@ -291,6 +309,7 @@ const BY_REFERENCE: [&str; 9] = [
     "Response",
     "Headers",
     "AbortSignal",
+    "Blob",
 ];
 const NOT_YET: &str = "is not implemented in celld yet";
 
@@ -308,11 +327,14 @@ impl ValueSerializerImpl for Writer {
         message: Local<'s, v8::String>,
     ) {
         let mut message = convert::text_of(scope, message);
+        // V8 says what it is: only of a function it says its text.
         let is_function = message.ends_with(" could not be cloned.")
-            && !message.starts_with("Symbol(")
-            && !message.starts_with("#<");
+            && !["Symbol(", "#<", "[object ", "An ArrayBuffer "]
+                .iter()
+                .any(|other| message.starts_with(other));
         if self.what_for == Use::Rpc && is_function {
-            message.push_str(&format!(" Passing functions over RPC {NOT_YET}."));
+            let what = "functions, names of a stub and calls that are not awaited";
+            message.push_str(&format!(" Passing {what} over RPC {NOT_YET}."));
         }
         convert::throw_dom_exception(scope, DATA_CLONE_ERROR, &message);
     }
@@ -360,7 +382,7 @@ impl ValueSerializerImpl for Writer {
                 ours => ours.to_owned(),
             };
             let why = if self.what_for == Use::Rpc && BY_REFERENCE.contains(&class.as_str()) {
-                format!("Passing a {class} over RPC {NOT_YET}.")
+                format!("Passing {class} over RPC {NOT_YET}.")
             } else {
                 "This type does not support serialization.".to_owned()
             };

@@ -188,18 +188,18 @@ function answer(event, response) {
 }
 
 /** Sends what a call of RPC returned. */
-function answerBytes(event, bytes) {
-  event.answered = true;
-  if (event.asked !== null) {
-    event.asked.respondBytes(bytes);
-    release(event);
+function answerValue(event, value) {
+  try {
+    if (event.asked === null) ops.respond_value(event.id, event.cell, value);
+    else event.asked.respondValue(value);
+  } catch (error) {
+    fail(event, error);
     return;
   }
-  const last = event.pending === 1;
-  if (last) forget(event);
-  respond(event.id, event.cell, 200, '', undefined, B.BYTES, bytes, bytes.length, last, false, undefined);
-  if (last) event.pending = 0;
-  else release(event);
+  // A getter of the value may have ended the event; the first answer counts.
+  if (event.answered) return;
+  event.answered = true;
+  release(event);
 }
 
 // --- Handlers.
@@ -324,7 +324,7 @@ rt.expose('ScheduledController', ScheduledController);
 rt.dispatch = {
   EventState,
   ExecutionContext,
-  answerBytes,
+  answerValue,
   fail,
   fetchLocally,
   hold,

@@ -123,12 +123,11 @@ class DurableObject {
       send: (stub, message) => {
         if (stub.#broken !== null) return rejectedWith(stub.#broken);
         const id = ops.call_cell(stub.#number, stub.#class, stub.#namespace, stub.#hex, stub.#name, message);
-        return new rt.rpc.Sent(id, (reason) => rt.stubs.failed(stub, reason)).promise;
+        return new rt.rpc.Sent(id, (reason, isLoss) => rt.stubs.failed(stub, reason, isLoss)).promise;
       },
       /** An exception of the object's own code leaves the stub whole; the loss of the object breaks it. */
-      failed: (stub, error) => {
-        if (!isObject(error) || error.overloaded === true) return;
-        if (error.durableObjectReset === true || error.retryable === true) stub.#broken = error;
+      failed: (stub, error, isLoss) => {
+        if (isLoss) stub.#broken = error;
       },
     };
   }

@@ -52,6 +52,13 @@ function failureError(name, message, stack, flags, thrown) {
   return error;
 }
 
+/** Whether the object that was asked is lost, and not only what its code has thrown says so. */
+function isLoss(flags, thrown) {
+  const said = thrown?.own ?? thrown?.value;
+  if (flags & rt.OVERLOADED && said?.overloaded !== true) return false;
+  return (flags & rt.RETRYABLE && said?.retryable !== true) || (flags & rt.DURABLE_OBJECT_RESET && said?.durableObjectReset !== true);
+}
+
 function put(error, name, value, enumerable = true) {
   defineProperty(error, name, { __proto__: null, value, writable: true, enumerable, configurable: true });
 }
@@ -62,7 +69,7 @@ function put(error, name, value, enumerable = true) {
 const PLACES = 64;
 
 /**
- * Number of a call -> an object with `id`, `response(…)`, `done()` and `error(reason)`. Few wait at a
+ * Number of a call -> an object with `id`, `response(…)`, `done()` and `error(reason, isLoss)`. Few wait at a
  * time and numbers are given in order, so that most have a place of an array for themselves: a Map
  * that is filled and emptied again and again is made anew every few calls.
  */
@@ -127,7 +134,7 @@ rt.entry.answerError = (id, name, message, stack, flags, thrown) => {
   const call = waiting.take(id);
   if (call === undefined) return;
   if (call.frame !== undefined) setFrame(call.frame);
-  call.error(failureError(name, message, stack, flags, thrown));
+  call.error(failureError(name, message, stack, flags, thrown), isLoss(flags, thrown));
 };
 
 /** A call whose good end is `undefined`, as a promise. */
@@ -177,8 +184,8 @@ class Asked {
   }
 
   /** The call has failed. */
-  failed(reason) {
-    rt.stubs.failed(this.stub, reason);
+  failed(reason, isLoss) {
+    rt.stubs.failed(this.stub, reason, isLoss);
   }
 
   /** Asks for what a redirect leads to. Returns the number of the call. */
@@ -275,9 +282,9 @@ class Call extends Deferred {
     this.resolve(response);
   }
 
-  error(reason) {
+  error(reason, isLoss = false) {
     if (this.signal !== null) rt.abort.removeAlgorithm(this.signal, this.onAbort);
-    if (this.asked !== null) this.asked.failed(reason);
+    if (this.asked !== null) this.asked.failed(reason, isLoss);
     this.reject(reason);
   }
 }
@@ -352,7 +359,7 @@ rt.failureError = failureError;
 rt.send = send;
 rt.asking = { Asked, Call, NO_HOST, count, withoutFragment };
 rt.calls = {
-  /** A call with `id`, `frame`, `response(…)` and `error(reason)`. */
+  /** A call with `id`, `frame`, `response(…)` and `error(reason, isLoss)`. */
   add: (call) => waiting.add(call),
   /** A promise of `undefined` for a call that ends in `Answer::Done`. */
   wait: (id) => {

@@ -8,13 +8,13 @@ const { rejectedWith, resolvedWith, then } = rt.promises;
 const { INTERNAL, body: B, headers: H, request: R, response: P } = rt;
 const { Asked, Call, NO_HOST, count, withoutFragment } = rt.asking;
 const {
-  Error, FunctionPrototypeBind, ObjectDefineProperty, ObjectPrototype, ObjectSetPrototypeOf, StringPrototypeStartsWith: startsWith, TypeError,
+  Error, FunctionPrototypeBind, ObjectDefineProperty, String, ObjectPrototype, ObjectSetPrototypeOf, StringPrototypeStartsWith: startsWith, TypeError,
 } = primordials;
 const { structuredClone } = globalThis;
 
 /** What an entrypoint has thrown, marked as such, as an object. */
 rt.remote = (thrown) => {
-  const error = isObject(thrown) ? thrown : new Error(`${typeof thrown === 'symbol' ? 'Symbol' : thrown}`);
+  const error = isObject(thrown) ? thrown : new Error(String(thrown));
   try {
     error.remote = true;
   } catch {
@@ -104,7 +104,7 @@ class Fetcher extends Extended {
       isStub: (value) => isObject(value) && #target in value,
       send: (stub, message) => {
         const { name, props } = stub.#target;
-        return rt.rpc.callLocally(rt.exports[name], props?.(), message);
+        return rt.rpc.callLocally(rt.exports[name], props?.(), ops.rpc_write(message));
       },
     };
   }

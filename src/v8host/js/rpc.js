@@ -7,18 +7,19 @@
 //! Invariant: the arguments are serialised when the call is made, and calls on one stub go out in order.
 //! Publishes `rt.rpc`. Shapes and messages are workerd's.
 
-const { append, decorate, illegalConstructor, isObject } = rt.webidl;
+const { append, decorate, illegalConstructor, illegalInvocation, isObject } = rt.webidl;
 const { INTERNAL, body: B } = rt;
 const { Deferred, rejectedWith, resolvedWith, then } = rt.promises;
-const { EventState, answerBytes, fail } = rt.dispatch;
+const { EventState, answerValue, fail } = rt.dispatch;
 const {
-  Error, ObjectDefineProperty, ObjectGetPrototypeOf, ObjectHasOwn, ObjectPrototype, ObjectSetPrototypeOf,
+  ArrayPrototypeJoin, ObjectDefineProperty, ObjectGetPrototypeOf, ObjectHasOwn, ObjectPrototype, ObjectSetPrototypeOf,
   PromisePrototypeCatch, PromisePrototypeFinally, PromisePrototypeThen, Proxy, ReflectApply, ReflectGet, SymbolDispose,
   SymbolToStringTag, TypeError,
 } = primordials;
 
-const BYTES_MAX = 32 * 1024 * 1024;
 const PATH_MAX = 64;
+/** Proxies around proxies of a stub. */
+const DEPTH_MAX = 64;
 /** Members that a stub does not take for names of methods: promises and JSON ask for them. */
 const NO_METHOD = { __proto__: null, then: 1, toJSON: 1 };
 /** Handlers of an object, and names with a meaning of their own: none is called by another. */
@@ -33,15 +34,6 @@ const ONE_ARGUMENT = 'When calling a top-level handler function that is not decl
   + 'WorkerEntrypoint) instead.';
 
 // --- Messages.
-
-function write(value) {
-  const bytes = ops.rpc_write(value);
-  if (bytes.length > BYTES_MAX) {
-    throw new Error('Serialized RPC arguments or return values are limited to 32MiB, but the size of this value was: '
-      + `${bytes.length} bytes.`);
-  }
-  return bytes;
-}
 
 function dispose() {
   // Nothing is held on the other side.
@@ -59,20 +51,27 @@ function readAnswer(bytes) {
 // --- Looking a name up.
 
 const missing = (name) => new TypeError(`The RPC receiver does not implement the method "${name}".`);
-const noFunction = (name) => new TypeError(`"${name}" is not a function.`);
+const noFunction = (path) => new TypeError(`"${ArrayPrototypeJoin(path, '.')}" is not a function.`);
 
 /** What `name` is of a value behind the first name: own properties of plain objects, and methods of an `RpcTarget`. */
 function memberOf(value, name, before) {
   if (!isObject(value)) throw missing(before);
-  if (ObjectGetPrototypeOf(value) === ObjectPrototype) {
+  if (typeof value === 'function' || ObjectGetPrototypeOf(value) === ObjectPrototype) {
     if (ObjectHasOwn(value, name)) return value[name];
-  } else if (value instanceof RpcTarget && isMethod(value, name)) return value[name];
-  throw missing(name);
+    throw missing(name);
+  }
+  if (value instanceof RpcTarget) {
+    if (isMethod(value, name)) return value[name];
+    throw missing(name);
+  }
+  // A getter may lead to another object.
+  if (rt.stubs.isStub(value)) return value[name];
+  throw missing(before);
 }
 
-/** Whether an instance has it from its class. */
+/** Whether an instance may have it from its class. */
 function isMethod(instance, name) {
-  return !ObjectHasOwn(instance, name) && name in instance && !(name in ObjectPrototype);
+  return !ObjectHasOwn(instance, name) && !(name in ObjectPrototype);
 }
 
 /** What `path` leads to behind its name `at`, of which `value` is the value, and what that is a member of. */
@@ -141,7 +140,7 @@ class Later {
     return then(this.#promise, (value) => {
       walk(value, path, 0);
       // No value holds a function.
-      throw noFunction(path[path.length - 1]);
+      throw noFunction(path);
     });
   }
 }
@@ -191,11 +190,17 @@ class RpcProperty {
     illegalConstructor();
   }
 
-  then() {}
+  then() {
+    illegalInvocation();
+  }
 
-  catch() {}
+  catch() {
+    illegalInvocation();
+  }
 
-  finally() {}
+  finally() {
+    illegalInvocation();
+  }
 }
 decorate(RpcProperty);
 
@@ -204,11 +209,17 @@ class RpcPromise {
     illegalConstructor();
   }
 
-  then() {}
+  then() {
+    illegalInvocation();
+  }
 
-  catch() {}
+  catch() {
+    illegalInvocation();
+  }
 
-  finally() {}
+  finally() {
+    illegalInvocation();
+  }
 }
 decorate(RpcPromise);
 for (const Class of [RpcProperty, RpcPromise]) {
@@ -231,9 +242,18 @@ ObjectSetPrototypeOf(Pending.prototype, null);
 const property = (target, path) => new Proxy(callable(RpcProperty.prototype), new Names(target, path));
 const pending = (promise) => new Proxy(callable(RpcPromise.prototype), new Pending(promise));
 
+/** The stub that a proxy, or an object which inherits from it, stands for, if any. */
+function behind(object, isStub) {
+  for (let depth = 0; isObject(object) && depth < DEPTH_MAX; depth++) {
+    if (isStub(object)) return object;
+    object = ops.proxy_target(object) ?? ObjectGetPrototypeOf(object);
+  }
+  return undefined;
+}
+
 /**
  * What the class of a stub inherits from: any name that it does not have is one of what it stands for.
- * `send(stub, message)` returns a promise of the answer's bytes.
+ * `send(stub, message)` serialises the message, and returns a promise of the answer's bytes.
  */
 function anyName(isStub, send) {
   class Target {
@@ -252,7 +272,7 @@ function anyName(isStub, send) {
       try {
         rt.checkIo();
         rt.asking.count();
-        return then(send(this.#stub, write([path, args])), readAnswer);
+        return then(send(this.#stub, [path, args]), readAnswer);
       } catch (error) {
         return rejectedWith(error);
       }
@@ -262,10 +282,9 @@ function anyName(isStub, send) {
     __proto__: null,
     has: (target, name) => (typeof name === 'string' && NO_METHOD[name] !== 1) || name in ObjectPrototype,
     get(target, name, receiver) {
-      if (typeof name !== 'string' || NO_METHOD[name] === 1 || name in ObjectPrototype || !isStub(receiver)) {
-        return ReflectGet(ObjectPrototype, name, receiver);
-      }
-      return property(new Target(receiver), [name]);
+      const isName = typeof name === 'string' && NO_METHOD[name] !== 1 && !(name in ObjectPrototype);
+      const stub = isName ? behind(receiver, isStub) : undefined;
+      return stub === undefined ? ReflectGet(ObjectPrototype, name, receiver) : property(new Target(stub), [name]);
     },
   });
 }
@@ -284,8 +303,8 @@ class Sent extends Deferred {
     then(B.consume(response, (bytes) => bytes), (bytes) => this.resolve(bytes), (error) => this.reject(error));
   }
 
-  error(reason) {
-    this.failed(reason);
+  error(reason, isLoss) {
+    this.failed(reason, isLoss);
     this.reject(reason);
   }
 }
@@ -294,18 +313,15 @@ class Sent extends Deferred {
 
 /** Calls what a message asks for. `root`: has the first name. `rest`: further arguments. */
 function perform(root, message, isRoot, rest) {
-  const { 0: path, 1: args } = ops.rpc_read(message);
+  const { 0: path, 1: args } = message;
   const first = path[0];
   if (RESERVED[first] === 1) throw new TypeError(`'${first}' is a reserved method and cannot be called over RPC.`);
   if (!isRoot(root, first)) throw missing(first);
   const { value, holder = root } = walk(root[first], path, 1);
   const last = path[path.length - 1];
-  if (args === undefined) {
-    if (value === undefined) throw missing(last);
-    return value;
-  }
   if (value === undefined) throw missing(last);
-  if (typeof value !== 'function') throw noFunction(last);
+  if (args === undefined) return value;
+  if (typeof value !== 'function') throw noFunction(path);
   if (rest === undefined) return ReflectApply(value, holder, args);
   if (args.length !== 1) {
     throw new TypeError(`Attempted to call RPC function "${last}" with the wrong number of arguments. ${ONE_ARGUMENT}`);
@@ -323,15 +339,7 @@ function answerWith(event, run) {
     return;
   }
   then(resolvedWith(result), (value) => {
-    if (event.answered) return;
-    let bytes;
-    try {
-      bytes = write(value);
-    } catch (error) {
-      fail(event, error);
-      return;
-    }
-    answerBytes(event, bytes);
+    if (!event.answered) answerValue(event, value);
   }, (error) => fail(event, error));
 }
 
@@ -351,14 +359,14 @@ function callLocally(main, props, message) {
   const answered = new Deferred();
   const asked = {
     __proto__: null,
-    respondBytes: (bytes) => answered.resolve(bytes),
+    respondValue: (value) => answered.resolve(ops.rpc_write(value)),
     fail: (error) => answered.reject(rt.remote(error)),
   };
   // In a microtask, as an answer wants the call.
   then(resolvedWith(undefined), () => rt.dispatch.runLocally(asked, (event) => answerWith(event, () => {
     const context = new rt.dispatch.ExecutionContext(INTERNAL, event, props);
-    if (typeof main === 'function') return perform(new main(context, rt.env), message, isMethod, undefined);
-    return perform(main, message, (root, name) => isObject(root) && name in root && !(name in ObjectPrototype), [rt.env, context]);
+    if (typeof main === 'function') return perform(new main(context, rt.env), ops.rpc_read(message), isMethod, undefined);
+    return perform(main, ops.rpc_read(message), (root, name) => isObject(root) && name in root && !(name in ObjectPrototype), [rt.env, context]);
   })));
   return answered.promise;
 }

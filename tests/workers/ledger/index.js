@@ -7,6 +7,8 @@
 //   POST /<cell>/append?writer=W&seq=S      one row, one commit
 //   POST /<cell>/many?writer=W&from=S&count=C&pause=P   C rows, each in a commit of its own, with P ms
 //                                           (or none) between them; their numbers
+//   POST /<cell>/burst?writer=W&count=C&bytes=B   C rows at once, each by a method with B bytes more;
+//                                           for each its number, or why there is none
 //   POST /<cell>/slow?writer=W&seq=S&ms=T   one row, after T ms
 //   GET  /<cell>/slow                       how many of those run
 //   POST /<cell>/compute                    computes for ever
@@ -32,7 +34,7 @@ export class Cell extends DurableObject {
     this.sql.exec("CREATE TABLE IF NOT EXISTS blobs (n INTEGER PRIMARY KEY, body BLOB)");
   }
 
-  append(writer, seq) {
+  append(writer, seq, _padding) {
     const [row] = this.sql.exec("INSERT INTO rows (writer, seq) VALUES (?, ?) RETURNING n", writer, seq);
     return row.n;
   }
@@ -131,12 +133,20 @@ function ask(stub, request, action, search) {
   return stub.fetch(request);
 }
 
+async function burst(stub, search) {
+  const [writer, count, bytes] = ["writer", "count", "bytes"].map((name) => Number(search.get(name)));
+  const padding = "x".repeat(bytes);
+  const calls = Array.from({ length: count }, (_, seq) => stub.append(writer, seq, padding).then((n) => `${n}`, (error) => error.message));
+  return new Response((await Promise.all(calls)).join("\n"));
+}
+
 export default {
   async fetch(request, env) {
     const { pathname, searchParams } = new URL(request.url);
     const [, cell, action] = pathname.split("/");
     if (cell === "") return new Response("no cell\n");
     try {
+      if (action === "burst") return await burst(env.CELLS.getByName(cell), searchParams);
       return await ask(env.CELLS.getByName(cell), request, action, searchParams);
     } catch (error) {
       const { message, retryable, overloaded, durableObjectReset } = error;

@@ -71,6 +71,8 @@ pub struct Host {
     /// `level: text` of each log line.
     pub logs: Vec<(LogLevel, String)>,
     pub uncaught: Vec<Failure>,
+    /// Cells that have reset themselves, and what their callers are told.
+    lost: HashMap<CellSlot, Failure>,
     queue: VecDeque<Input>,
     timers: BTreeMap<(u64, u64), Due>,
     events: HashMap<EventId, Waiter>,
@@ -89,6 +91,7 @@ impl Host {
             now: 1_700_000_000_000.0,
             logs: Vec::new(),
             uncaught: Vec::new(),
+            lost: HashMap::new(),
             queue: VecDeque::new(),
             timers: BTreeMap::new(),
             events: HashMap::new(),
@@ -191,7 +194,11 @@ impl Host {
 
     fn perform(&mut self, call: HostCall) {
         match call {
-            HostCall::Respond { event, response, .. } => self.respond(event, response),
+            HostCall::Respond { event, response, cell } => {
+                // What a cell says that has reset itself is told to nobody.
+                let lost = cell.and_then(|cell| self.lost.get(&cell)).cloned();
+                self.respond(event, lost.map_or(response, Err));
+            }
             HostCall::SocketPair { sockets, .. } => self.pair(sockets),
             HostCall::SocketAccept { socket, .. } => self.accept(socket),
             HostCall::SocketHibernate { socket, cell, .. } => self.hibernate(socket, cell),
@@ -523,8 +530,10 @@ impl Host {
             return;
         }
         cell.open = false;
+        let waiting = std::mem::take(&mut cell.waiting);
+        self.lost.insert(slot, failure.clone());
         let mut failed: Vec<EventId> = Vec::new();
-        for input in std::mem::take(&mut cell.waiting) {
+        for input in waiting {
             let Input::Fetch { event, .. } = input else { continue };
             failed.push(event);
         }

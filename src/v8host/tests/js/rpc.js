@@ -1,5 +1,6 @@
 // durable object: CELLS=Cell
 // durable object: PLAIN=Plain
+// durable object: VIRTUAL=VirtualCell
 // Calls of methods over RPC. Expectations are those of workerd, but for what says that it is not implemented.
 import { DurableObject, RpcPromise, RpcProperty, RpcTarget, WorkerEntrypoint } from 'cloudflare:workers';
 import { assert, assertEquals, assertRejects, assertThrows, test } from 'test';
@@ -26,6 +27,7 @@ const ERRORS = {
   mine: () => new Mine('mine'),
   text: () => 'text',
   object: () => ({ a: 1 }),
+  retry: () => Object.assign(new Error('mine'), { retryable: true, durableObjectReset: true }),
 };
 
 const VALUES = {
@@ -129,7 +131,27 @@ export class Cell extends DurableObject {
     return new Response('fetched');
   }
 
+  get other() {
+    return this.env.CELLS.getByName('other');
+  }
+
+  ends() {
+    const leave = () => this.ctx.abort('in a getter');
+    return {
+      get a() {
+        return leave();
+      },
+    };
+  }
+
   static still() {}
+}
+
+export class VirtualCell extends DurableObject {
+  constructor(ctx, env) {
+    super(ctx, env);
+    return new Proxy(this, { get: (target, name) => (name === 'anything' ? () => `anything of ${target.constructor.name}` : Reflect.get(target, name, target)) });
+  }
 }
 
 export class Plain {
@@ -199,14 +221,14 @@ test('names that are not there say so', async (env) => {
   for (const [name, call] of [
     ['nope', () => cell.nope()], ['nope', () => cell.nope], ['own', () => cell.own()], ['value', () => cell.value], ['ctx', () => cell.ctx],
     ['env', () => cell.env], ['still', () => cell.still()], ['c', () => cell.shape.a.c], ['c', () => cell.shape.a.c.d], ['nothing', () => cell.nothing.x],
-    ['q', () => cell.object().q], ['q', () => cell.object().q.r], ['length', () => cell.object().y.z.length], ['getTime', () => cell.shape.date.getTime()],
+    ['q', () => cell.object().q], ['q', () => cell.object().q.r], ['z', () => cell.object().y.z.length], ['date', () => cell.shape.date.getTime()],
     ['call', () => cell.add.call(null, 1)], ['apply', () => cell.add.apply(null, [1])], ['bind', () => cell.add.bind(null)(1)], ['length', () => cell.large(3).length],
     ['x', () => cell.give('nothing').x],
   ]) {
     const error = await assertRejects(call(), ...missing(name));
-    if (!(name === 'q' || name === 'length' || name === 'x')) assertEquals(error.remote, true, name);
+    if (!(name === 'q' || name === 'z' || name === 'length' || name === 'x')) assertEquals(error.remote, true, name);
   }
-  await assertRejects(cell.shape.a.b(), TypeError, '"b" is not a function.');
+  await assertRejects(cell.shape.a.b(), TypeError, '"shape.a.b" is not a function.');
   await assertRejects(cell.object().x(), TypeError, '"x" is not a function.');
   for (const name of ['alarm', 'webSocketMessage', 'webSocketClose', 'webSocketError', 'dup']) {
     await assertRejects(cell[name](), TypeError, `'${name}' is a reserved method and cannot be called over RPC.`);
@@ -263,16 +285,16 @@ test('what cannot be passed is refused by its name', async (env) => {
   const none = (type) => `Could not serialize object of type "${type}". This type does not support serialization.`;
   const refused = {
     instance: none('Own'), url: none('URL'), bare: none('Object'), symbol: 'Symbol(a) could not be cloned.',
-    function: '() => 1 could not be cloned. Passing functions over RPC is not implemented in celld yet.',
-    target: 'Could not serialize object of type "Target". Passing a RpcTarget over RPC is not implemented in celld yet.',
-    response: 'Could not serialize object of type "Response". Passing a Response over RPC is not implemented in celld yet.',
+    function: '() => 1 could not be cloned. Passing functions, names of a stub and calls that are not awaited over RPC is not implemented in celld yet.',
+    target: 'Could not serialize object of type "Target". Passing RpcTarget over RPC is not implemented in celld yet.',
+    response: 'Could not serialize object of type "Response". Passing Response over RPC is not implemented in celld yet.',
   };
   for (const [kind, message] of Object.entries(refused)) {
     assertEquals((await assertRejects(cell.give(kind), 'DataCloneError', message)).remote, true, kind);
     assertEquals((await assertRejects(cell.same([VALUES[kind]()]), 'DataCloneError', message)).remote, undefined, kind);
   }
-  await assertRejects(cell.same(cell), 'DataCloneError', 'Could not serialize object of type "DurableObject". Passing a DurableObject over RPC is not implemented in celld yet.');
-  await assertRejects(cell.add.then((value) => value), 'DataCloneError', /Passing functions over RPC/);
+  await assertRejects(cell.same(cell), 'DataCloneError', 'Could not serialize object of type "DurableObject". Passing DurableObject over RPC is not implemented in celld yet.');
+  await assertRejects(cell.add.then((value) => value), 'DataCloneError', /Passing functions, names/);
   for (const kind of ['map', 'date', 'error']) assertEquals(await cell.give(kind), VALUES[kind]());
 });
 
@@ -308,6 +330,31 @@ test('methods have the storage, the context and other objects', async (env) => {
   assertEquals(await cell.log(), ['background']);
   assertEquals(await cell.ask('another', 2, 3), 5);
   await assertRejects(cell.ask('another', () => 1), 'DataCloneError');
+});
+
+test('a stub stays whole whatever its object says of itself', async (env) => {
+  const cell = env.CELLS.getByName('says');
+  const error = await assertRejects(cell.thrower('retry'), Error, 'mine');
+  assertEquals([error.retryable, error.durableObjectReset], [true, true]);
+  assertEquals(await cell.add(1, 2), 3);
+});
+
+test('a proxy of a stub has its methods, and so has what inherits from it', async (env, ctx) => {
+  const cell = env.CELLS.getByName('a');
+  const reflected = new Proxy(cell, { get: (target, name, receiver) => Reflect.get(target, name, receiver) });
+  for (const other of [new Proxy(cell, {}), reflected, new Proxy(reflected, {}), Object.create(cell)]) assertEquals(await other.add(1, 2), 3);
+  assertEquals(await new Proxy(ctx.exports.Entry, {}).add(1, 2), 3);
+  assertEquals(Object.getPrototypeOf(cell).add, undefined);
+});
+
+test('an instance may be a proxy, and a getter may lead to another object', async (env) => {
+  const virtual = env.VIRTUAL.getByName('v');
+  assertEquals(await virtual.anything(), 'anything of VirtualCell');
+  assertEquals(await env.CELLS.getByName('a').other.add(2, 3), 5);
+});
+
+test('a getter of what is returned may end the object', async (env) => {
+  await assertRejects(env.CELLS.getByName('ends').ends(), Error, 'in a getter');
 });
 
 test('a stub whose object was reset is broken', async (env) => {
