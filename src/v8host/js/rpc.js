@@ -185,7 +185,8 @@ function promiseMember(name, ask) {
 class RpcTarget {}
 ops.mark_interface(RpcTarget.prototype, 'RpcTarget');
 
-class RpcProperty {
+/** Of a name or a call these are its proxy's. */
+class Awaitable {
   constructor() {
     illegalConstructor();
   }
@@ -202,25 +203,11 @@ class RpcProperty {
     illegalInvocation();
   }
 }
+
+class RpcProperty extends Awaitable {}
 decorate(RpcProperty);
 
-class RpcPromise {
-  constructor() {
-    illegalConstructor();
-  }
-
-  then() {
-    illegalInvocation();
-  }
-
-  catch() {
-    illegalInvocation();
-  }
-
-  finally() {
-    illegalInvocation();
-  }
-}
+class RpcPromise extends Awaitable {}
 decorate(RpcPromise);
 for (const Class of [RpcProperty, RpcPromise]) {
   const value = `Js${Class.name}`;
