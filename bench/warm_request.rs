@@ -18,7 +18,9 @@ fn main() -> Result<()> {
         for kind in kinds(&args)? {
             let server = Server::start(&kind, &args.dir)?;
             ask_text(server.addr, "POST", "/counter/warm", Duration::from_secs(30))?;
-            for (what, path) in [("hello", "/hello"), ("cell read", "/counter/warm")] {
+            let what =
+                [("hello", "/hello"), ("cell read", "/counter/warm"), ("cell call", "/call/warm")];
+            for (what, path) in what {
                 measure(&mut report, &args, &server, &format!("{} {what}", kind.name()), path)?;
             }
         }

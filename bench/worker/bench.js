@@ -3,6 +3,7 @@
 //   GET  /hello            "hello", without a cell
 //   GET  /counter/<name>   the value
 //   POST /counter/<name>   adds one, durably, and answers the new value
+//   GET  /call/<name>      the same value, by a call of the method
 //   POST /blob/<name>?mb=N makes the database N MB larger
 //   GET  /blob/<name>      how many bytes it holds, and one of its rows is read
 
@@ -64,6 +65,9 @@ export default {
     if ((kind === "counter" || kind === "blob") && name) {
       return env.CELLS.get(env.CELLS.idFromName(name)).fetch(request);
     }
-    return new Response("GET /hello, GET or POST /counter/<name> or /blob/<name>\n");
+    if (kind === "call" && name) {
+      return new Response(String(await env.CELLS.get(env.CELLS.idFromName(name)).value()));
+    }
+    return new Response("GET /hello, GET /call/<name>, GET or POST /counter/<name> or /blob/<name>\n");
   },
 };

@@ -84,6 +84,30 @@ pub fn failure_of_cell(scope: &mut PinScope, thrown: Local<v8::Value>) -> Failur
     failure
 }
 
+/// `(name, message, stack, flags, thrown)` for `rt.failureError`; the last is the object of
+/// [`Failure::thrown`], or `undefined`.
+pub fn failure_parts<'s>(
+    scope: &mut PinScope<'s, '_>,
+    failure: &Failure,
+) -> [Local<'s, v8::Value>; 5] {
+    [
+        convert::string(scope, &failure.name).into(),
+        convert::string(scope, &failure.message).into(),
+        convert::string(scope, &failure.stack).into(),
+        v8::Integer::new_from_unsigned(scope, failure.flags()).into(),
+        thrown(scope, &failure.thrown),
+    ]
+}
+
+fn thrown<'s>(scope: &mut PinScope<'s, '_>, bytes: &[u8]) -> Local<'s, v8::Value> {
+    let undefined = v8::undefined(scope).into();
+    if bytes.is_empty() {
+        return undefined;
+    }
+    v8::tc_scope!(let scope, scope);
+    structured_clone::deserialize(scope, bytes).unwrap_or(undefined)
+}
+
 /// An object with the own properties of an error as `own`, with `exception` for a `DOMException`, of
 /// which nothing else goes along, or with any other object as `value`. `None`: there is nothing to
 /// tell, or something that cannot be cloned, which costs all of it in workerd too.

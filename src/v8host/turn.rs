@@ -7,7 +7,7 @@ use v8::{Global, Local, PinScope};
 
 use crate::api::structured_clone;
 use crate::convert::{self, body_kind};
-use crate::errors::failure;
+use crate::errors::{failure, failure_parts};
 use crate::host::{
     Answer, Body, CellSlot, EventId, Failure, HostCall, Input, Request, Response, SocketEvent,
     SocketMessage, Termination, Turn,
@@ -478,25 +478,11 @@ fn socket_values<'s>(scope: &mut PinScope<'s, '_>, event: SocketEvent) -> Option
     Some([v8::Integer::new_from_unsigned(scope, kind).into(), value, reason])
 }
 
-/// `(id, name, message, stack, flags, thrown)`; the last is as in [`Failure::thrown`], or `undefined`.
+/// `(id, name, message, stack, flags, thrown)`.
 fn failure_values<'s>(scope: &mut PinScope<'s, '_>, id: u64, failure: &Failure) -> [Value<'s>; 6] {
-    [
-        number(scope, id),
-        convert::string(scope, &failure.name).into(),
-        convert::string(scope, &failure.message).into(),
-        convert::string(scope, &failure.stack).into(),
-        number(scope, failure.flags().into()),
-        thrown(scope, &failure.thrown),
-    ]
-}
-
-fn thrown<'s>(scope: &mut PinScope<'s, '_>, bytes: &[u8]) -> Value<'s> {
-    let undefined = v8::undefined(scope).into();
-    if bytes.is_empty() {
-        return undefined;
-    }
-    v8::tc_scope!(let scope, scope);
-    structured_clone::deserialize(scope, bytes).unwrap_or(undefined)
+    let id = number(scope, id);
+    let [name, message, stack, flags, thrown] = failure_parts(scope, failure);
+    [id, name, message, stack, flags, thrown]
 }
 
 /// Up to here a body of ASCII crosses as a string: that is what most scripts want of it, and an

@@ -14,7 +14,7 @@ use super::structured_clone;
 use crate::convert::{
     body_of, bytes_of, headers_of, intern, throw_type_error, to_string, without_empty_location,
 };
-use crate::errors::{failure, failure_of_cell};
+use crate::errors::{failure, failure_of_cell, failure_parts};
 use crate::host::{
     CallId, CellSlot, Encoding, EventId, Failure, HostCall, LogLevel, Redirect, Request, Response,
     SectionId, SocketId, StreamId, Target, TimerId,
@@ -35,6 +35,7 @@ pub const OPS: &[Op] = &[
     op!("respond", respond),
     op!("respond_value", respond_value),
     op!("respond_error", respond_error),
+    op!("failure_of", failure_of),
     op!("done", done),
     op!("opened", opened),
     op!("opened_error", opened_error),
@@ -131,6 +132,13 @@ fn respond_error(scope: &mut PinScope, args: FunctionCallbackArguments, _rv: Ret
         None => failure(scope, args.get(2)),
     };
     RealmState::get(scope).push(HostCall::Respond { event, cell, response: Err(failure) });
+}
+
+/// `failure_of(error) -> [name, message, stack, flags, thrown]`: what the caller of a cell is told of it.
+fn failure_of(scope: &mut PinScope, args: FunctionCallbackArguments, mut rv: ReturnValue) {
+    let failure = failure_of_cell(scope, args.get(0));
+    let parts = failure_parts(scope, &failure);
+    rv.set(v8::Array::new_with_elements(scope, &parts).into());
 }
 
 /// `done(event)`

@@ -8,19 +8,14 @@ const { rejectedWith, resolvedWith, then } = rt.promises;
 const { INTERNAL, body: B, headers: H, request: R, response: P } = rt;
 const { Asked, Call, NO_HOST, count, withoutFragment } = rt.asking;
 const {
-  Error, FunctionPrototypeBind, ObjectDefineProperty, String, ObjectPrototype, ObjectSetPrototypeOf, StringPrototypeStartsWith: startsWith, TypeError,
+  Error, FunctionPrototypeBind, ObjectDefineProperty, ObjectPrototype, ObjectSetPrototypeOf, StringPrototypeStartsWith: startsWith, TypeError,
 } = primordials;
 const { structuredClone } = globalThis;
 
-/** What an entrypoint has thrown, marked as such, as an object. */
+/** A copy of what an entrypoint has thrown, as the caller of a cell gets one. */
 rt.remote = (thrown) => {
-  const error = isObject(thrown) ? thrown : new Error(String(thrown));
-  try {
-    error.remote = true;
-  } catch {
-    // It is frozen.
-  }
-  return error;
+  const { 0: name, 1: message, 2: stack, 3: flags, 4: form } = ops.failure_of(thrown);
+  return rt.failureError(name, message, stack, flags | rt.REMOTE, form);
 };
 
 /** What an entrypoint is asked, and asked again when it redirects. */

@@ -21,11 +21,14 @@ class Mine extends Error {
   name = 'Mine';
 }
 
+const SHARED = Object.freeze(new Error('shared'));
+
 const ERRORS = {
   type: () => new TypeError('bad', { cause: 3 }),
   code: () => Object.assign(new Error('x'), { code: 'C' }),
   mine: () => new Mine('mine'),
   text: () => 'text',
+  shared: () => SHARED,
   object: () => ({ a: 1 }),
   retry: () => Object.assign(new Error('mine'), { retryable: true, durableObjectReset: true }),
 };
@@ -375,6 +378,11 @@ test('entrypoints of this script are called too', async (env, ctx) => {
   await assertRejects(entry.ctx, ...missing('ctx'));
   const error = await assertRejects(entry.thrower('type'), TypeError, 'bad');
   assertEquals(error.remote, true);
+  // A copy, as that of another cell.
+  const mine = await entry.thrower('mine').then(() => null, (thrown) => thrown);
+  assertEquals([mine instanceof Mine, mine.constructor, mine.name, mine.remote], [false, Error, 'Mine', true]);
+  assertEquals((await assertRejects(entry.thrower('shared'), Error, 'shared')).remote, true);
+  assertEquals('remote' in SHARED, false);
   await assertRejects(entry.again(), Error, 'Too many subrequests.');
   assertEquals(await plain.three(1), [1, true, 'function']);
   await assertRejects(plain.three(1, 2), TypeError, /^Attempted to call RPC function "three" with the wrong number of arguments\. When calling/);
